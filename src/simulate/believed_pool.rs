@@ -1,5 +1,5 @@
-//! What a router believes that the pool holds. Engines report blocks that they store there, and
-//! pools evict without an event: a block counts for `kv.tier_ttl` after its last store.
+//! Estimate of the blocks in the pool. Engines report blocks that they store there, and pools evict
+//! without an event: a block counts for `kv.tier_ttl` after its last store.
 
 use ahash::AHashMap;
 use forebay_base::NanosSinceStart;
@@ -10,9 +10,9 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct BelievedPool {
     ttl: Duration,
-    /// By block: its last store.
+    /// Last store of each block.
     stored_at: AHashMap<u32, NanosSinceStart>,
-    /// Stores, oldest first; entries of another time than the last are void.
+    /// Stores, oldest first. An entry older than the block's last store is stale.
     stores: VecDeque<(NanosSinceStart, u32)>,
 }
 
@@ -26,7 +26,7 @@ impl BelievedPool {
         self.stores.push_back((now, block));
     }
 
-    /// The next block that is too old to be believed.
+    /// Removes the next block that is past `kv.tier_ttl`.
     pub(crate) fn expire(&mut self, now: NanosSinceStart) -> Option<u32> {
         while let Some(&(at, block)) = self.stores.front() {
             if at.plus(self.ttl) > now {

@@ -1,13 +1,13 @@
-//! How near a policy is to a clairvoyant assignment. A segment of a trace is served twice: by the
-//! policy, and by an assignment of its requests to ranks that simulated annealing has found. The
+//! Compares a policy with a clairvoyant assignment. A segment of a trace is served twice: by the
+//! policy, and by an assignment of its requests to ranks, found by simulated annealing. The
 //! assignment knows all arrivals, prompts and answers of the segment.
 //!
-//! The ranks are those of a run, exactly. What comes before the segment goes as the policy sent it,
-//! and fills the caches. Each request of the segment goes to its rank when it came in the run of
-//! the policy: there is no queue of a router, and a turn of a session does not come sooner.
+//! The ranks are the same as in a run. Requests before the segment go to the ranks that the policy
+//! chose, and fill the caches. Each request of the segment reaches its rank at its arrival time in
+//! the policy's run: no router queue delays it, and no turn of a session starts sooner.
 //!
-//! The figure is no strict bound. Annealing finds a good assignment, and maybe not the best: the
-//! bound is too weak by that. It ignores the requests behind the segment: too strong by that.
+//! The figure is no strict bound. Annealing may miss the best assignment, which makes the bound too
+//! weak. It ignores requests after the segment, which makes the bound too strong.
 
 use crate::engine::{EngineNews, EngineRequest, ModelEngine};
 use crate::kv_cache::KvCache;
@@ -17,18 +17,18 @@ use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::Trace;
 use crate::world::{RequestRecord, records};
 
-/// A worse assignment is taken with a chance of 1/e at first where the sum of the times grows by
-/// this share of the mean time, and at the end by the second.
+/// Temperatures at the start and the end: the increase of the summed times, in parts of the mean
+/// time, that is accepted with probability 1/e.
 const HEAT: (f64, f64) = (0.3, 0.000_3);
-/// Requests that are swapped came at most so many places apart.
+/// Most places between the arrivals of two swapped requests.
 const SWAP_DISTANCE: usize = 16;
 
-/// Requests of a run, in the order in which they came.
+/// Requests of a run, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceSegment {
-    /// Requests that come before it.
+    /// Requests before the segment.
     pub first: usize,
-    /// Requests in it, at least 1.
+    /// Requests in the segment, at least 1.
     pub count: usize,
 }
 
@@ -39,16 +39,16 @@ pub struct SegmentFigures {
     pub ttft_ms_mean: f64,
     /// 99 of 100 requests are faster.
     pub ttft_ms_p99: f64,
-    /// Share of the requests in time, as of [`PolicySummary::goodput`].
+    /// Share of good requests, as in [`PolicySummary::goodput`].
     pub goodput: f64,
     /// Requests that the router refused.
     pub refused: u64,
 }
 
-/// A segment by a policy, and by the best assignment that was found.
+/// Figures of a segment under a policy, and under the best assignment found.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct SegmentBound {
-    /// As of the run of the policy.
+    /// In the policy's run.
     pub policy: SegmentFigures,
     /// On the ranks that the policy chose, without the router's queue and without later requests.
     pub sent_at_once: SegmentFigures,
@@ -69,7 +69,7 @@ pub enum BoundError {
     Outside(usize),
 }
 
-/// Serves the segment by the policy, and anneals the assignment over so many tries.
+/// Serves the segment by the policy, and anneals the assignment for `tries` proposals.
 ///
 /// # Errors
 /// The plan has pairs of ranks, or the trace has no such segment.
@@ -112,13 +112,14 @@ fn figures(outcomes: &[RequestOutcome]) -> SegmentFigures {
     }
 }
 
-/// A request that goes to a rank in the time of the segment.
+/// A request that reaches a rank during the segment.
 #[derive(Clone, Copy, Debug)]
 struct SegmentArrival {
     at_ns: u64,
     id: u32,
     rank: usize,
-    /// Is it of the segment? The others waited in the router when the segment began, and stay.
+    /// Is the request in the segment? Earlier requests that were still queued in the router keep
+    /// their rank.
     is_free: bool,
 }
 
@@ -126,11 +127,11 @@ struct SegmentArrival {
 struct Annealer<'a> {
     trace: &'a Trace,
     plan: &'a SimPlan,
-    /// The ranks as they are when the segment begins.
+    /// State of the ranks at the start of the segment.
     engines: Vec<ModelEngine>,
     /// In order of time.
     arrivals: Vec<SegmentArrival>,
-    /// Places of those that may move.
+    /// Indices of the arrivals that may move.
     free: Vec<usize>,
     /// By rank: sum of the times to first tokens of its requests of the segment.
     costs_ns: Vec<u64>,
@@ -180,7 +181,7 @@ impl<'a> Annealer<'a> {
         annealer
     }
 
-    /// Serves the arrivals of that rank until each request of the segment has its first token.
+    /// Serves the arrivals of `rank` until each request of the segment has its first token.
     fn first_tokens(&self, rank: usize, on_first: &mut dyn FnMut(&SegmentArrival, u64)) {
         let of_rank = self.arrivals.iter().filter(|arrival| arrival.rank == rank);
         let own: Vec<&SegmentArrival> = of_rank.collect();
@@ -208,7 +209,7 @@ impl<'a> Annealer<'a> {
         sum
     }
 
-    /// What comes of the requests of the segment under the assignment of now.
+    /// Outcomes of the segment's requests under the current assignment.
     fn outcomes(&self, records: &[RequestRecord]) -> Vec<RequestOutcome> {
         let mut outcomes = Vec::with_capacity(self.free.len());
         for rank in 0..self.plan.ranks {
@@ -221,7 +222,7 @@ impl<'a> Annealer<'a> {
         outcomes
     }
 
-    /// Leaves the best assignment that it finds.
+    /// Runs the annealing; afterwards `arrivals` has the best assignment found.
     fn anneal(&mut self, tries: u32, random: &mut fastrand::Rng) {
         let sum = |costs: &[u64]| costs.iter().sum::<u64>();
         let mean_ns = sum(&self.costs_ns) as f64 / self.free.len().max(1) as f64;
@@ -251,7 +252,7 @@ impl<'a> Annealer<'a> {
         self.arrivals = best.1;
     }
 
-    /// Gives these arrivals other ranks; returns the ranks that they had.
+    /// Moves arrivals to other ranks; returns their previous ranks.
     fn assign(&mut self, moves: &[(usize, usize)]) -> Vec<(usize, usize)> {
         let swap = |&(at, rank): &(usize, usize)| {
             (at, std::mem::replace(&mut self.arrivals[at].rank, rank))
@@ -259,7 +260,8 @@ impl<'a> Annealer<'a> {
         moves.iter().map(swap).collect()
     }
 
-    /// Another rank for one request, for it and those behind it in its session, or for two.
+    /// Proposes a move of a request, a move of a request and the rest of its session, or a swap of
+    /// two.
     fn propose(&self, random: &mut fastrand::Rng) -> Vec<(usize, usize)> {
         let place = random.usize(..self.free.len());
         let at = self.free[place];
@@ -280,8 +282,8 @@ impl<'a> Annealer<'a> {
     }
 }
 
-/// Runs the engine until the last of these requests has come. `on_first` is called with each first
-/// token and its time, and says whether to go on.
+/// Runs the engine until the last of the requests has arrived. `on_first` gets each first token and
+/// its time, and returns false to stop.
 fn serve<'a>(
     engine: &mut ModelEngine,
     trace: &Trace,
@@ -290,13 +292,13 @@ fn serve<'a>(
 ) {
     for arrival in arrivals {
         advance(engine, trace, arrival.at_ns, on_first);
-        let came = EngineRequest { id: arrival.id, ..EngineRequest::default() };
-        engine.arrive(came, trace, arrival.at_ns);
+        let request = EngineRequest { id: arrival.id, ..EngineRequest::default() };
+        engine.arrive(request, trace, arrival.at_ns);
     }
 }
 
-/// Runs the steps that end before that time. At one time, a request comes before a step ends, as in
-/// a run.
+/// Runs the steps that end before that time. At equal times an arrival precedes the end of a step,
+/// as in a run.
 fn advance(
     engine: &mut ModelEngine,
     trace: &Trace,
@@ -335,7 +337,7 @@ mod tests {
         parse(&requests.iter().enumerate().map(line).collect::<String>()).unwrap()
     }
 
-    /// Ranks of 1,000 tokens a second, and requests that all come within a moment.
+    /// Ranks of 1,000 tokens/s, and requests that arrive almost at once.
     fn plan(ranks: usize) -> SimPlan {
         let engines = vec![ModelSpeed::of_prompts(1_000.0)];
         SimPlan { ranks, engines, load_percent: 1e7, ..SimPlan::default() }
@@ -347,7 +349,8 @@ mod tests {
         let segment = TraceSegment { first: 0, count: 4 };
         let rule = || "least_loaded".parse().unwrap();
         let found = bound(&trace, &plan(2), rule(), segment, 500).unwrap();
-        // Both long prompts on one rank: 1.6, 3.2, 0.16 and 0.32 s. One on each rank: 1.6 and 1.76.
+        // Both long prompts on a single rank: 1.6, 3.2, 0.16 and 0.32 s. A long prompt on each: 1.6
+        // and 1.76.
         assert!((found.annealed.ttft_ms_mean - 1_320.0).abs() < 1.0, "{found:?}");
         assert!((found.policy.ttft_ms_mean - 1_680.0).abs() < 1.0, "{found:?}");
         assert!((found.policy_over_annealed - 1.273).abs() < 0.001, "{found:?}");
@@ -378,7 +381,7 @@ mod tests {
         assert!(found_ns < before_ns, "{found_ns} {before_ns}");
     }
 
-    /// Without a queue of the router, and without later requests, both runs are the same.
+    /// Without a router queue and without later requests, both runs are equal.
     #[test]
     fn a_segment_is_served_as_in_the_run() {
         let trace = Scenario::Shared.trace(3).first(400);

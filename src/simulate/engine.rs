@@ -1,8 +1,7 @@
-//! One simulated rank. Each step computes one token of each sequence that decodes, and parts of
-//! prompts with the rest of its tokens, first come first served, or by the routers' numbers. Steps
-//! that only decode are taken many at a time. A sequence that finds no block for its next token is
-//! put off: the sequence that came last, or has the largest number, loses its blocks and is
-//! computed again, as in vLLM.
+//! A simulated rank. Each step computes a token of each decoding sequence, and spends the rest of
+//! its token budget on prompts, in order of arrival or of the routers' priorities. Steps that only
+//! decode are simulated in batches. When no block is free for a next token, the rank preempts as
+//! vLLM does: the last sequence by arrival, or by priority, loses its blocks and is computed again.
 
 use crate::held::BlockSlot;
 use crate::kv_cache::{CacheChange, KvCache};
@@ -11,32 +10,32 @@ use crate::trace::{Trace, TraceRequest};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What the router hears of a request.
+/// Progress of a request that the router sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineNews {
-    /// Its first token was made.
+    /// The first token was generated.
     First(u32),
-    /// Its last token was made.
+    /// The last token was generated.
     Ended(u32),
 }
 
-/// What a rank does for a request.
+/// Part of a request that a rank serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EngineJob {
     #[default]
     Whole,
-    /// It computes the prompt, and another rank answers.
+    /// The prefill leg: another rank decodes.
     Prompt,
-    /// Another rank has computed the prompt. The KV comes over the network, but for the last token,
-    /// which is computed again, as in vLLM.
+    /// The decode leg. The KV of the prompt comes over the network, except the last token, which is
+    /// computed again, as in vLLM.
     Answer,
 }
 
-/// A request that comes to a rank.
+/// A request that arrives at a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineRequest {
     pub(crate) id: u32,
-    /// Its number in an engine with `priority_scheduling`; the lowest is served first.
+    /// Priority in an engine with `priority_scheduling`; the lowest is served first.
     pub(crate) priority: i64,
     pub(crate) job: EngineJob,
 }
@@ -44,7 +43,7 @@ pub(crate) struct EngineRequest {
 /// Blocks that a sequence uses.
 #[derive(Clone, Debug, Default)]
 struct PathBlocks {
-    /// Blocks of its path that others can find, from the first on.
+    /// Leading blocks of its path that other sequences can share.
     committed: Vec<BlockSlot>,
     loose: usize,
 }
@@ -52,29 +51,29 @@ struct PathBlocks {
 /// A request in the engine.
 #[derive(Clone, Debug)]
 struct ModelSequence {
-    came: EngineRequest,
-    /// Tokens whose KV is there.
+    arrival: EngineRequest,
+    /// Tokens with KV on the device.
     computed: u32,
-    /// Tokens to compute before the next is made: the prompt, and what was made before it was put
-    /// off.
+    /// Tokens to compute before the next token: the prompt, and the tokens generated before a
+    /// preemption.
     target: u32,
-    /// Tokens that were made, at the step `since`.
+    /// Tokens generated up to step `since`.
     made: u32,
     since: u64,
     held: PathBlocks,
-    /// Tokens that this step computes of it.
+    /// Tokens of the sequence in the current step.
     chunk: u32,
 }
 
-/// Sequences whose KV comes from the host, the pool or another rank, one after the other.
+/// Sequences with KV on its way from the host, the pool or another rank. Transfers are sequential.
 #[derive(Clone, Debug, Default)]
 struct HostLoads {
-    /// When its blocks are there; the first is the next.
+    /// Arrival time of the sequence's blocks, in order.
     loading: VecDeque<(u64, ModelSequence)>,
     free_at_ns: u64,
 }
 
-/// Blocks of a path behind those on the device, by where they are loaded from.
+/// Blocks of a path behind the blocks on the device, by the tier to load from.
 #[derive(Clone, Copy, Debug)]
 struct BlocksToLoad {
     host: usize,
@@ -89,32 +88,32 @@ struct Steps {
     count: u64,
 }
 
-/// The sequences that make tokens.
+/// The sequences that decode.
 #[derive(Clone, Debug, Default)]
 struct Decoding {
     places: Vec<Option<ModelSequence>>,
     free: Vec<usize>,
-    /// By step: the place of a sequence that ends then, or needs a block.
+    /// By step: the place of a sequence that ends at the step, or needs a block.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     steps: u64,
     context_tokens: u64,
     count: u32,
 }
 
-/// What an engine has done in all.
+/// Totals of an engine over a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineTotals {
     /// Prompt tokens that were computed.
     pub(crate) computed_tokens: u64,
-    /// Prompt tokens of requests that were found in the cache when they began.
+    /// Prompt tokens found in the cache at the start of their requests.
     pub(crate) cached_tokens: u64,
-    /// Those of them that came from the host.
+    /// Cached tokens that were loaded from the host.
     pub(crate) loaded_tokens: u64,
-    /// Those of them that came from the pool.
+    /// Cached tokens that were loaded from the pool.
     pub(crate) pooled_tokens: u64,
     /// Time in which steps ran.
     pub(crate) busy_ns: u64,
-    /// Sequences that were put off.
+    /// Preemptions of sequences.
     pub(crate) preempted: u64,
     /// First tokens of all requests.
     pub(crate) first_tokens: u64,
@@ -125,13 +124,13 @@ pub(crate) struct EngineTotals {
 pub(crate) struct EngineRequests {
     /// Requests in the batch.
     pub(crate) running: u32,
-    /// Requests that wait for it.
+    /// Requests that wait for the batch.
     pub(crate) waiting: u32,
-    /// Those of them that wait for KV from elsewhere.
+    /// Waiting requests with KV on its way to the device.
     pub(crate) deferred: u32,
 }
 
-/// The steps under way, and the requests as the last ones began and as they ended.
+/// The steps under way, and the requests at the begin and the end of the last steps.
 #[derive(Clone, Debug, Default)]
 struct StepRecord {
     under_way: Option<Steps>,
@@ -169,13 +168,13 @@ impl ModelEngine {
         &self.totals
     }
 
-    /// The load as vLLM reports it at the end of a step: without the requests that ended with it,
-    /// and without those that came meanwhile.
+    /// The load as vLLM reports it at the end of a step: without the requests that ended with the
+    /// step, and without requests that arrived during it.
     pub(crate) const fn reported(&self) -> EngineRequests {
         self.steps.ended
     }
 
-    /// The load as it is now.
+    /// The current load.
     pub(crate) fn load(&self) -> EngineRequests {
         let deferred = self.loads.loading.len() as u32;
         let waiting = self.waiting.len() as u32 + deferred;
@@ -196,30 +195,30 @@ impl ModelEngine {
         self.cache.take_changes()
     }
 
-    /// When the steps under way end; without any, when blocks from the host are there.
+    /// When the steps under way end; without steps, when the next load ends.
     pub(crate) fn ends_at(&self) -> Option<u64> {
         let steps = self.steps.under_way.map(|steps| steps.began_ns + steps.each_ns * steps.count);
         steps.or_else(|| self.loads.next_ns())
     }
 
-    /// A request came. True if [`Self::ends_at`] is another time now.
-    pub(crate) fn arrive(&mut self, came: EngineRequest, trace: &Trace, now: u64) -> bool {
-        let tokens = trace.requests[came.id as usize].input_tokens;
-        let priority = if self.rules.priority_scheduling { came.priority } else { 0 };
-        let place = self.waiting.partition_point(|before| before.came.priority <= priority);
-        let came = EngineRequest { priority, ..came };
-        self.waiting.insert(place, ModelSequence::new(came, tokens));
+    /// Adds a request. True if [`Self::ends_at`] has changed.
+    pub(crate) fn arrive(&mut self, arrival: EngineRequest, trace: &Trace, now: u64) -> bool {
+        let tokens = trace.requests[arrival.id as usize].input_tokens;
+        let priority = if self.rules.priority_scheduling { arrival.priority } else { 0 };
+        let place = self.waiting.partition_point(|before| before.arrival.priority <= priority);
+        let arrival = EngineRequest { priority, ..arrival };
+        self.waiting.insert(place, ModelSequence::new(arrival, tokens));
         let before = self.ends_at();
         let Some(steps) = &mut self.steps.under_way else {
             self.begin(trace, now);
             return self.ends_at() != before;
         };
-        // Steps that only decode end with the one under way.
+        // A batch of decode steps is cut after the step under way.
         let done = ((now - steps.began_ns) / steps.each_ns + 1).min(steps.count);
         std::mem::replace(&mut steps.count, done) != done
     }
 
-    /// The steps under way are over, and the next begin.
+    /// Ends the steps under way, and begins the next.
     pub(crate) fn end_steps(&mut self, trace: &Trace, now: u64, news: &mut Vec<EngineNews>) {
         if let Some(steps) = self.steps.under_way.take() {
             self.totals.busy_ns += steps.each_ns * steps.count;
@@ -240,31 +239,30 @@ impl ModelEngine {
             self.decoding.due.pop();
             let steps = self.decoding.steps;
             let Some(sequence) = &mut self.decoding.places[place] else { continue };
-            // It was put off meanwhile, and another sequence has its place.
+            // The entry is stale: the sequence was preempted, and another sequence has its place.
             if sequence.due(trace) != due {
                 continue;
             }
             sequence.made += (steps - sequence.since) as u32;
             sequence.since = steps;
-            let request = &trace.requests[sequence.came.id as usize];
+            let request = &trace.requests[sequence.arrival.id as usize];
             sequence.computed = request.input_tokens + sequence.made - 1;
             sequence.commit(&mut self.cache, request, trace.block_tokens);
             if sequence.made >= request.output_tokens {
-                news.push(EngineNews::Ended(sequence.came.id));
+                news.push(EngineNews::Ended(sequence.arrival.id));
                 self.leave(place, trace);
             } else if self.cache.admit(&[], 1) {
                 sequence.held.loose += 1;
                 let next = sequence.due(trace);
                 self.decoding.due.push(Reverse((next, place)));
             } else {
-                self.put_off(place, trace);
+                self.preempt(place, trace);
             }
         }
     }
 
-    /// The sequence takes its place back when there is a block for it; until then the last in order
-    /// is computed again later.
-    fn put_off(&mut self, place: usize, trace: &Trace) {
+    /// Preempts the last sequence in order until a block is free for the sequence at `place`.
+    fn preempt(&mut self, place: usize, trace: &Trace) {
         let last = (0..self.decoding.places.len())
             .filter(|&at| at != place)
             .filter_map(|at| Some((self.decoding.places[at].as_ref()?.order(), at)))
@@ -277,12 +275,13 @@ impl ModelEngine {
         sequence.since = steps;
         let Some(sequence) = self.leave(victim, trace) else { return };
         self.totals.preempted += 1;
-        let tokens = trace.requests[sequence.came.id as usize].input_tokens;
-        let ModelSequence { came, made, .. } = sequence;
-        // The rank has lost the KV that another rank had sent.
-        let came = EngineRequest { job: EngineJob::Whole, ..came };
-        let again = ModelSequence { made, ..ModelSequence::new(came, tokens + made) };
-        let front = self.waiting.partition_point(|before| before.came.priority < came.priority);
+        let tokens = trace.requests[sequence.arrival.id as usize].input_tokens;
+        let ModelSequence { arrival, made, .. } = sequence;
+        // The KV that a prefill rank sent is lost.
+        let arrival = EngineRequest { job: EngineJob::Whole, ..arrival };
+        let again = ModelSequence { made, ..ModelSequence::new(arrival, tokens + made) };
+        let front =
+            self.waiting.partition_point(|before| before.arrival.priority < arrival.priority);
         self.waiting.insert(front, again);
         let Some(waits) = self.decoding.places[place].as_mut().filter(|_| victim != place) else {
             return;
@@ -292,14 +291,14 @@ impl ModelEngine {
             let next = waits.due(trace);
             self.decoding.due.push(Reverse((next, place)));
         } else {
-            self.put_off(place, trace);
+            self.preempt(place, trace);
         }
     }
 
     fn leave(&mut self, place: usize, trace: &Trace) -> Option<ModelSequence> {
         let sequence = self.decoding.places[place].take()?;
         sequence.release(&mut self.cache);
-        let request = &trace.requests[sequence.came.id as usize];
+        let request = &trace.requests[sequence.arrival.id as usize];
         self.decoding.context_tokens -= u64::from(request.input_tokens + sequence.made);
         self.decoding.free.push(place);
         self.decoding.count -= 1;
@@ -309,7 +308,7 @@ impl ModelEngine {
     fn end_chunks(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
         let Self { cache, prefilling, decoding, totals, .. } = self;
         prefilling.retain_mut(|sequence| {
-            let request = &trace.requests[sequence.came.id as usize];
+            let request = &trace.requests[sequence.arrival.id as usize];
             sequence.computed += sequence.chunk;
             totals.computed_tokens += u64::from(sequence.chunk);
             sequence.chunk = 0;
@@ -319,36 +318,36 @@ impl ModelEngine {
             }
             if sequence.made == 0 {
                 totals.first_tokens += 1;
-                news.push(EngineNews::First(sequence.came.id));
+                news.push(EngineNews::First(sequence.arrival.id));
             }
             sequence.made += 1;
-            if sequence.made >= request.output_tokens || sequence.came.job == EngineJob::Prompt {
-                news.push(EngineNews::Ended(sequence.came.id));
+            if sequence.made >= request.output_tokens || sequence.arrival.job == EngineJob::Prompt {
+                news.push(EngineNews::Ended(sequence.arrival.id));
                 sequence.release(cache);
             } else {
-                let nothing = ModelSequence::new(sequence.came, 0);
+                let nothing = ModelSequence::new(sequence.arrival, 0);
                 decoding.add(std::mem::replace(sequence, nothing), trace);
             }
             false
         });
     }
 
-    /// The next sequence whose KV has come from the host or from another rank.
+    /// The next sequence with its loads complete.
     fn loaded(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         self.loads.next_ns().filter(|&at| at <= now)?;
         let (_, mut sequence) = self.loads.loading.pop_front()?;
-        let request = &trace.requests[sequence.came.id as usize];
+        let request = &trace.requests[sequence.arrival.id as usize];
         sequence.commit(&mut self.cache, request, trace.block_tokens);
         Some(sequence)
     }
 
-    /// The next sequence that waits and has its blocks. One with KV elsewhere goes to its loads,
-    /// and the one behind it has its turn.
+    /// The next waiting sequence that gets its blocks. A sequence with KV elsewhere starts its
+    /// load, and the sequence behind it is tried.
     fn started(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         loop {
             let elsewhere = self.waiting.front_mut()?.start(&mut self.cache, trace)?;
             let mut next = self.waiting.pop_front()?;
-            let (loaded, load_ns) = if next.came.job == EngineJob::Answer {
+            let (loaded, load_ns) = if next.arrival.job == EngineJob::Answer {
                 let sent = next.target - 1 - next.computed;
                 (sent, self.rules.send_ns(sent))
             } else {
@@ -372,7 +371,7 @@ impl ModelEngine {
         }
     }
 
-    /// Begins the next steps, if there is anything to do.
+    /// Begins the next steps, if there is work.
     fn begin(&mut self, trace: &Trace, now: u64) {
         let decoding = u64::from(self.decoding.count);
         let context_tokens = self.decoding.context_tokens;
@@ -394,7 +393,7 @@ impl ModelEngine {
             Some(&Reverse((due, _))) if work.prefill_tokens == 0 => due - self.decoding.steps,
             _ => 1,
         };
-        // KV grows by one token a step and sequence: the middle of the steps stands for all.
+        // KV grows by a token a step and sequence, so the middle step is the mean of the steps.
         work.context_tokens += decoding * count.saturating_sub(1) / 2;
         let each_ns = self.rules.step_ns(&work);
         let to_load = self.loads.next_ns().map(|at| at.saturating_sub(now).div_ceil(each_ns));
@@ -412,20 +411,20 @@ impl HostLoads {
 }
 
 impl ModelSequence {
-    fn new(came: EngineRequest, target: u32) -> Self {
+    fn new(arrival: EngineRequest, target: u32) -> Self {
         let held = PathBlocks::default();
-        Self { came, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
+        Self { arrival, computed: 0, target, made: 0, since: 0, held, chunk: 0 }
     }
 
-    /// Of two, the lower is served first.
+    /// Scheduling order: the lower is served first.
     const fn order(&self) -> (i64, u32) {
-        (self.came.priority, self.came.id)
+        (self.arrival.priority, self.arrival.id)
     }
 
-    /// Takes the blocks of all that it has to compute; `None` if they are not there. Returns how
-    /// many have to be loaded.
+    /// Allocates the blocks of the sequence; `None` if too few are free. Returns the blocks to
+    /// load.
     fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<BlocksToLoad> {
-        let request = &trace.requests[self.came.id as usize];
+        let request = &trace.requests[self.arrival.id as usize];
         let block_tokens = trace.block_tokens;
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
@@ -449,7 +448,7 @@ impl ModelSequence {
         work.add_chunk(self.computed, self.chunk);
     }
 
-    /// Blocks that are full now can be found, as far as their path is known.
+    /// Makes full blocks shareable, as far as their path is known.
     fn commit(&mut self, cache: &mut KvCache, request: &TraceRequest, block_tokens: u32) {
         let full = (self.computed / block_tokens) as usize;
         let PathBlocks { committed, loose } = &mut self.held;
@@ -464,9 +463,9 @@ impl ModelSequence {
         *loose -= committed.len() - before;
     }
 
-    /// The step at which it ends, or needs a block more.
+    /// The step at which the sequence ends, or needs another block.
     fn due(&self, trace: &Trace) -> u64 {
-        let request = &trace.requests[self.came.id as usize];
+        let request = &trace.requests[self.arrival.id as usize];
         let held = (self.held.committed.len() + self.held.loose) as u32 * trace.block_tokens;
         let to_end = request.output_tokens.saturating_sub(self.made);
         let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
@@ -481,7 +480,7 @@ impl ModelSequence {
 impl Decoding {
     fn add(&mut self, mut sequence: ModelSequence, trace: &Trace) {
         sequence.since = self.steps;
-        let request = &trace.requests[sequence.came.id as usize];
+        let request = &trace.requests[sequence.arrival.id as usize];
         self.context_tokens += u64::from(request.input_tokens + sequence.made);
         self.count += 1;
         let place = self.free.pop().unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The fleet of a run, as the control plane would have found it.
+//! The fleet of a run, as the control plane would discover it.
 
 use crate::plan::SimPlan;
 use crate::trace::Trace;
@@ -13,7 +13,7 @@ use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Of all keys of a run.
+/// Seed of all block keys of a run.
 pub(crate) const SEED: KeySeed = KeySeed(1);
 
 fn role(plan: &SimPlan, rank: RankIndex) -> Role {
@@ -24,19 +24,19 @@ fn role(plan: &SimPlan, rank: RankIndex) -> Role {
     }
 }
 
-/// Where the index has what a rank could bring back from its host.
+/// Index number of a rank's host tier.
 fn host_number(rank: RankIndex, plan: &SimPlan) -> Option<RankIndex> {
     let number = RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(rank.index())?);
     number.filter(|_| plan.blocks.host > 0)
 }
 
-/// Where the index has what each rank could load from the pool.
+/// Index number of the pool.
 fn pool_number(plan: &SimPlan) -> Option<RankIndex> {
     let number = RankIndex::try_from_index((RANKS_MAX - 1).checked_sub(plan.ranks)?);
     number.filter(|_| plan.blocks.pool > 0)
 }
 
-/// Requests that the engine of a rank declares; 0: none.
+/// Request limit that the engine of a rank declares; 0: none.
 fn declared(rank: RankIndex, plan: &SimPlan) -> u32 {
     let speed = plan.speed(rank.index());
     if speed.declares_limit { speed.sequences_max } else { 0 }
@@ -82,7 +82,7 @@ fn model(ranks: impl Iterator<Item = RankIndex>, block_size_tokens: u32, root: B
     }
 }
 
-/// The ranks of the plan, which serve one model, and the root of its blocks.
+/// The ranks of the plan, which serve a single model, and the root of its blocks.
 pub(crate) fn fleet(
     trace: &Trace,
     plan: &SimPlan,

@@ -1,8 +1,8 @@
-//! Traces that are made up: chats, shared beginnings, agents, documents. One seed is one trace.
+//! Synthetic traces: chats, shared prefixes, agents, documents. A seed determines the trace.
 //!
 //! | scenario | shape |
 //! |---|---|
-//! | `chats` | 1,200 conversations of about 5 turns; one system prompt; 10 to 60 s between turns |
+//! | `chats` | 1,200 conversations of about 5 turns; shared system prompt; turns 10 to 60 s apart |
 //! | `shared` | 6,000 questions behind 60 beginnings of 1,000 to 6,000 tokens, by Zipf |
 //! | `agents` | 80 sessions of about 43 turns, from 30,000 tokens on; side branches |
 //! | `documents` | 500 documents of 8,000 to 64,000 tokens, each with some questions |
@@ -13,10 +13,10 @@ use std::str::FromStr;
 
 const BLOCK_TOKENS: u32 = 64;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Sessions begin so far apart on average, before the load sets the pace.
+/// Mean distance between starts of sessions, before the trace is scaled to the load.
 const GAP_NS: f64 = 1e9;
 
-/// What to make up.
+/// Kind of a synthetic trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Conversations of people with a model.
@@ -46,10 +46,10 @@ impl FromStr for Scenario {
 }
 
 impl Scenario {
-    /// The trace of that seed.
+    /// Generates the trace of a seed.
     #[must_use]
     pub fn trace(self, seed: u64) -> Trace {
-        let mut maker = Maker { random: Rng::with_seed(seed), ..Maker::default() };
+        let mut maker = TraceBuilder { random: Rng::with_seed(seed), ..TraceBuilder::default() };
         match self {
             Self::Chats => maker.chats(),
             Self::Shared => maker.shared(),
@@ -60,7 +60,7 @@ impl Scenario {
     }
 }
 
-struct Maker {
+struct TraceBuilder {
     random: Rng,
     names: BlockNames,
     requests: Vec<TraceRequest>,
@@ -69,7 +69,7 @@ struct Maker {
     at_ns: u64,
 }
 
-impl Default for Maker {
+impl Default for TraceBuilder {
     fn default() -> Self {
         Self {
             random: Rng::with_seed(0),
@@ -82,21 +82,21 @@ impl Default for Maker {
     }
 }
 
-/// A conversation as it grows: a text as hashes of blocks, of which the last may not be full.
+/// A growing conversation: its text as hashes of blocks. The last block may be partial.
 #[derive(Clone, Default)]
-struct Growing {
+struct ConversationText {
     tokens: u32,
     hashes: Vec<u64>,
 }
 
-impl Maker {
+impl TraceBuilder {
     fn next_hash(&mut self) -> u64 {
         self.hashes += 1;
         self.hashes
     }
 
-    fn grow(&mut self, text: &mut Growing, tokens: u32) {
-        // What fills up a block makes it another block.
+    fn grow(&mut self, text: &mut ConversationText, tokens: u32) {
+        // Filling a partial block changes its hash.
         if !text.tokens.is_multiple_of(BLOCK_TOKENS) {
             text.hashes.pop();
         }
@@ -114,7 +114,7 @@ impl Maker {
         TurnStart::At { ns: self.at_ns }
     }
 
-    fn ask(&mut self, text: &Growing, output_tokens: u32, turn: TurnStart) -> u32 {
+    fn ask(&mut self, text: &ConversationText, output_tokens: u32, turn: TurnStart) -> u32 {
         self.requests.push(TraceRequest {
             turn,
             input_tokens: text.tokens,
@@ -131,7 +131,7 @@ impl Maker {
         TurnStart::After { request, think_ns }
     }
 
-    /// A number about `median`, now and then several times as large.
+    /// A random number with this median and a long tail.
     fn about(&mut self, median: f64) -> u32 {
         let one = self.random.f64().max(f64::MIN_POSITIVE);
         let two = self.random.f64();
@@ -140,15 +140,15 @@ impl Maker {
     }
 
     fn chats(&mut self) {
-        let mut system = Growing::default();
+        let mut system = ConversationText::default();
         self.grow(&mut system, 640);
         for _ in 0..1_200 {
             let mut text = system.clone();
             let mut turn = self.start();
             for _ in 0..self.about(5.0).min(30) {
-                let asked = self.about(300.0);
+                let question = self.about(300.0);
                 let answered = self.about(220.0).min(2_000);
-                self.grow(&mut text, asked);
+                self.grow(&mut text, question);
                 let request = self.ask(&text, answered, turn);
                 self.grow(&mut text, answered);
                 turn = self.think(request, 10..60);
@@ -157,37 +157,37 @@ impl Maker {
     }
 
     fn shared(&mut self) {
-        let beginnings: Vec<Growing> = (0..60)
+        let beginnings: Vec<ConversationText> = (0..60)
             .map(|_| {
-                let mut text = Growing::default();
+                let mut text = ConversationText::default();
                 let tokens = self.random.u32(1_000..6_000);
                 self.grow(&mut text, tokens);
                 text
             })
             .collect();
         for _ in 0..6_000 {
-            // Zipf with exponent 1: the tenth is asked a tenth as often as the first.
+            // Zipf with exponent 1: the tenth prefix is used a tenth as often as the first.
             let place = (60_f64.powf(self.random.f64()) as usize).clamp(1, 60) - 1;
             let mut text = beginnings[place].clone();
-            let asked = self.about(400.0);
+            let question = self.about(400.0);
             let answered = self.about(150.0).min(1_000);
-            self.grow(&mut text, asked);
+            self.grow(&mut text, question);
             let turn = self.start();
             self.ask(&text, answered, turn);
         }
     }
 
     fn agents(&mut self) {
-        let mut tools = Growing::default();
+        let mut tools = ConversationText::default();
         self.grow(&mut tools, 16_000);
         for _ in 0..80 {
             let mut text = tools.clone();
             self.grow(&mut text, 14_000);
             let mut turn = self.start();
             for _ in 0..self.about(43.0).min(120) {
-                let told = self.about(3_000.0).min(30_000);
+                let added = self.about(3_000.0).min(30_000);
                 let answered = self.about(444.0).min(4_000);
-                self.grow(&mut text, told);
+                self.grow(&mut text, added);
                 if text.tokens > 180_000 {
                     break;
                 }
@@ -202,13 +202,13 @@ impl Maker {
     }
 
     /// A side agent: the tools, a task of its own, a few turns beside the main session.
-    fn branch(&mut self, tools: &Growing, request: u32) {
+    fn branch(&mut self, tools: &ConversationText, request: u32) {
         let mut text = tools.clone();
         self.grow(&mut text, 4_000);
         let mut turn = self.think(request, 1..3);
         for _ in 0..4 {
-            let told = self.about(1_500.0).min(20_000);
-            self.grow(&mut text, told);
+            let added = self.about(1_500.0).min(20_000);
+            self.grow(&mut text, added);
             let request = self.ask(&text, 300, turn);
             self.grow(&mut text, 300);
             turn = self.think(request, 6..30);
@@ -217,15 +217,15 @@ impl Maker {
 
     fn documents(&mut self) {
         for _ in 0..500 {
-            let mut document = Growing::default();
+            let mut document = ConversationText::default();
             let tokens = self.random.u32(8_000..64_000);
             self.grow(&mut document, tokens);
             let mut turn = self.start();
             for _ in 0..self.random.u32(1..8) {
                 let mut text = document.clone();
-                let asked = self.about(80.0);
+                let question = self.about(80.0);
                 let answered = self.about(300.0).min(2_000);
-                self.grow(&mut text, asked);
+                self.grow(&mut text, question);
                 let request = self.ask(&text, answered, turn);
                 turn = self.think(request, 5..120);
             }

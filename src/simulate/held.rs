@@ -1,16 +1,16 @@
-//! The blocks that one rank holds, in rows of blocks with neighboring numbers: a path has mostly
-//! such, and a walk along it stays in the caches of the processor. Blocks without a user stand in a
-//! list, the one that was released longest ago first.
+//! The blocks that a rank holds, in rows of consecutive numbers: most blocks of a path are
+//! consecutive, so a walk along a path stays in the CPU caches. Blocks without a user form an LRU
+//! list.
 
 use ahash::AHashMap;
 
 /// Blocks of a row.
 const ROW_BLOCKS: u32 = u32::BITS;
-/// Stands for no block.
+/// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
 
-/// Place of a held block. It is another block's once this one is gone, and no sequence uses a block
-/// that is gone.
+/// Place of a held block. The place is reused after an eviction, which cannot happen while a
+/// sequence uses the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSlot(u32);
 
@@ -29,7 +29,7 @@ pub(crate) struct CacheBlocks {
 struct BlockRow {
     /// The number of its first block over [`ROW_BLOCKS`].
     number: u32,
-    /// A bit for each block that is held.
+    /// A bit for each held block.
     held: u32,
     blocks: [HeldBlock; ROW_BLOCKS as usize],
 }
@@ -37,12 +37,12 @@ struct BlockRow {
 #[derive(Clone, Copy, Debug)]
 struct HeldBlock {
     users: u32,
-    /// Its neighbors in the list of those without a user.
+    /// Neighbors in the list of blocks without a user.
     older: u32,
     newer: u32,
 }
 
-/// The ends of that list, and its length.
+/// Ends and length of the LRU list.
 #[derive(Clone, Debug)]
 struct IdleBlocks {
     oldest: u32,
@@ -60,7 +60,7 @@ impl CacheBlocks {
         self.count
     }
 
-    /// Blocks that nobody uses.
+    /// Blocks without a user.
     pub(crate) const fn idle_count(&self) -> usize {
         self.idle.count
     }
@@ -70,7 +70,7 @@ impl CacheBlocks {
         row.is_some_and(|row| row.has(block))
     }
 
-    /// Adds the blocks of a path that are held, from the first on.
+    /// Appends the leading blocks of a path that are held.
     pub(crate) fn prefix(&self, path: impl Iterator<Item = u32>, found: &mut Vec<BlockSlot>) {
         let mut near: Option<(u32, &BlockRow)> = None;
         for block in path {
@@ -87,12 +87,12 @@ impl CacheBlocks {
         self.at(slot).users == 0
     }
 
-    /// Which block is there.
+    /// The block at a place.
     pub(crate) fn block(&self, slot: BlockSlot) -> u32 {
         self.rows[(slot.0 / ROW_BLOCKS) as usize].number * ROW_BLOCKS + slot.0 % ROW_BLOCKS
     }
 
-    /// The block has one user more.
+    /// Adds a user to the block.
     pub(crate) fn acquire(&mut self, slot: BlockSlot) {
         let held = self.at_mut(slot);
         held.users += 1;
@@ -101,7 +101,7 @@ impl CacheBlocks {
         }
     }
 
-    /// The block has one user less.
+    /// Removes a user from the block.
     pub(crate) fn release(&mut self, slot: BlockSlot) {
         let held = self.at_mut(slot);
         held.users -= 1;
@@ -110,7 +110,7 @@ impl CacheBlocks {
         }
     }
 
-    /// One user more of a block that may not be held yet; true if it is new.
+    /// Adds a user to a block, and the block if it is not held; true if it is new.
     pub(crate) fn hold(&mut self, block: u32) -> (BlockSlot, bool) {
         let place = self.row_of(block);
         let row = &mut self.rows[place as usize];
@@ -125,7 +125,7 @@ impl CacheBlocks {
         (slot, true)
     }
 
-    /// Takes the block out that was released longest ago; which it was.
+    /// Removes and returns the block that was released longest ago.
     pub(crate) fn evict(&mut self) -> Option<u32> {
         let slot = BlockSlot(self.idle.oldest);
         if slot.0 == NONE {
@@ -210,7 +210,7 @@ impl BlockRow {
 mod tests {
     use super::*;
 
-    /// Uses and releases by chance, beside a list that does the same in a plain way.
+    /// Random uses and releases, compared with a simple reference model.
     #[test]
     fn what_was_released_longest_ago_goes_first() {
         let mut held = CacheBlocks::new();

@@ -1,23 +1,23 @@
-//! The copies of blocks in the memory of a rank's host, or in a pool that all ranks share. A block
-//! is copied when it is full on the device. The block that was used longest ago goes first, and of
-//! one sequence the last block first.
+//! Copies of blocks in the memory of a rank's host, or in a pool that all ranks share. A block is
+//! copied when it is full on the device. Eviction is LRU; within a sequence the last block goes
+//! first.
 
 use ahash::AHashMap;
 use std::collections::VecDeque;
 
-/// Blocks on the host of one rank, or in a pool.
+/// Blocks on the host of a rank, or in a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct HostTier {
     capacity: usize,
     /// By block: the stamp of its last use.
     held: AHashMap<u32, u64>,
-    /// Uses, oldest first; entries whose stamp is old are void.
+    /// Uses, oldest first. An entry with an old stamp is stale.
     uses: VecDeque<(u64, u32)>,
     stamp: u64,
 }
 
 impl HostTier {
-    /// With room for no block, there is no tier.
+    /// Capacity 0 disables the tier.
     pub(crate) fn new(capacity: usize) -> Self {
         Self { capacity, held: AHashMap::new(), uses: VecDeque::new(), stamp: 0 }
     }
@@ -43,7 +43,7 @@ impl HostTier {
         true
     }
 
-    /// Copies a block; returns the block that went for it.
+    /// Copies a block; returns the block that was evicted for it.
     pub(crate) fn copy(&mut self, block: u32) -> Option<u32> {
         self.held.insert(block, 0);
         self.touch(block);

@@ -1,4 +1,4 @@
-//! What a simulated router knows of the caches: the slice of the index, and beliefs.
+//! A simulated router's view of the caches: its slice of the index, and predicted blocks.
 
 use crate::believed_pool::BelievedPool;
 use crate::fleet::SEED;
@@ -12,17 +12,17 @@ use forebay_index::{
 };
 use forebay_select::ReportedPaths;
 
-/// Bytes of text that stand for a token. Real text has about 4; with 2 the walk costs half, and a
-/// guess is exact to a block of 512 tokens.
+/// Bytes of text for each token. Real text has about 4; with 2 the walk costs half, and a
+/// prediction is exact to a block of 512 tokens.
 pub(crate) const TOKEN_BYTES: u32 = 2;
 const _: () = assert!(SPECULATIVE_CHUNK_BYTES == 512 * TOKEN_BYTES as usize);
-/// Chunks removed at once because their time is over, as in a shard's turn.
+/// Most chunks that expire at once, as in a shard's turn.
 const EXPIRE_PER_TURN: u32 = 512;
-/// Chunks of prompts on their way that are kept. A shard has room for more, and the memory of a
-/// run would be cold each time.
+/// Most chunks of in-flight prompts. A shard has room for more, but fresh memory of that size would
+/// be cold in each run.
 const CHUNKS_MAX: usize = 1 << 18;
 
-/// The one slice, and what is believed of prompts on their way.
+/// The single slice, and predicted blocks of in-flight prompts.
 pub(crate) struct IndexMemory {
     pub(crate) reader: IndexReader,
     pub(crate) writer: SliceWriter,

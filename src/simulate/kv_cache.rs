@@ -1,22 +1,23 @@
-//! The KV cache of one rank, in blocks of the trace: what is held, who uses it, what goes first.
-//! A block without a user stays until its room is wanted. The block that was released longest ago
-//! goes first, and of one sequence the last block first, as in vLLM.
+//! The KV cache of a rank, in blocks of the trace: held blocks, their users, the eviction order. A
+//! block without a user stays until its room is needed. Eviction is LRU by release; within a
+//! sequence the last block goes first, as in vLLM.
 
 use crate::held::{BlockSlot, CacheBlocks};
 use crate::host_tier::HostTier;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A block was stored or went, in the order of these.
+/// A block was stored or removed, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheChange {
     Stored(u32),
     Evicted(u32),
-    /// The device or the host has it now, and neither had it before.
+    /// The device or the host has the block now, and neither had it before.
     Reached(u32),
-    /// Neither has it any more.
+    /// Neither device nor host has the block any more.
     Lost(u32),
-    /// The rank wrote it to the pool, which did not hold it. The pool's own evictions are silent.
+    /// The rank wrote the block to the pool, which did not hold it. The pool's own evictions are
+    /// silent.
     Pooled(u32),
 }
 
@@ -29,10 +30,10 @@ impl CacheChange {
     }
 }
 
-/// The store that all ranks write full blocks to and load blocks from. A run has one thread.
+/// The store that all ranks write full blocks to and load blocks from. A run is single-threaded.
 pub(crate) type PoolHandle = Rc<RefCell<HostTier>>;
 
-/// Blocks of one rank. A loose block is in use and cannot be found: it is not full yet.
+/// Blocks of a rank. A loose block is in use and not shareable, since it is not full yet.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     capacity: usize,
@@ -40,7 +41,7 @@ pub(crate) struct KvCache {
     loose: usize,
     host: HostTier,
     pool: Option<PoolHandle>,
-    /// Since the last look, see [`Self::take_changes`].
+    /// Changes since the last [`Self::take_changes`].
     changes: Vec<CacheChange>,
 }
 
@@ -56,7 +57,7 @@ impl KvCache {
         }
     }
 
-    /// The same with a pool beside it.
+    /// The same cache with a pool.
     pub(crate) fn with_pool(self, pool: Option<PoolHandle>) -> Self {
         Self { pool, ..self }
     }
@@ -65,7 +66,7 @@ impl KvCache {
         std::mem::take(&mut self.changes)
     }
 
-    /// Blocks that sequences use now.
+    /// Blocks in use by sequences.
     pub(crate) fn used(&self) -> usize {
         self.held.count() - self.held.idle_count() + self.loose
     }
@@ -74,14 +75,14 @@ impl KvCache {
         self.capacity
     }
 
-    /// The blocks of the path that are held, from the first on. Reserves room for `all`.
+    /// The leading blocks of the path that are held. Reserves room for `all`.
     pub(crate) fn prefix(&self, path: impl Iterator<Item = u32>, all: usize) -> Vec<BlockSlot> {
         let mut found = Vec::with_capacity(all);
         self.held.prefix(path, &mut found);
         found
     }
 
-    /// How many of these blocks the host has, from the first on.
+    /// Count of leading blocks on the host.
     pub(crate) fn host_prefix(&self, path: impl Iterator<Item = u32>) -> usize {
         if !self.host.is_there() {
             return 0;
@@ -89,14 +90,14 @@ impl KvCache {
         path.take_while(|&block| self.host.contains(block)).count()
     }
 
-    /// How many of these blocks the pool has, from the first on. They are used now.
+    /// Count of leading blocks in the pool. Counts as a use of them.
     pub(crate) fn pool_prefix(&self, path: impl Iterator<Item = u32>) -> usize {
         let Some(pool) = &self.pool else { return 0 };
         let mut pool = pool.borrow_mut();
         path.take_while(|&block| pool.touch(block)).count()
     }
 
-    /// Uses held blocks and takes loose ones beside them; false if there is no room.
+    /// Adds a user to held blocks and allocates loose blocks; false if there is no room.
     pub(crate) fn admit(&mut self, shared: &[BlockSlot], loose: usize) -> bool {
         let woken = shared.iter().filter(|slot| self.held.is_idle(**slot)).count();
         if self.used() + woken + loose > self.capacity {
@@ -108,11 +109,11 @@ impl KvCache {
         true
     }
 
-    /// A loose block is full: it can be found from now on.
+    /// Makes a full loose block shareable.
     pub(crate) fn commit(&mut self, block: u32) -> BlockSlot {
         self.loose -= 1;
         let (slot, is_new) = self.held.hold(block);
-        // Otherwise another sequence computed the same meanwhile.
+        // Otherwise another sequence has computed the same block.
         if is_new {
             self.changes.push(CacheChange::Stored(block));
             if self.host.is_there() && !self.host.contains(block) {
@@ -131,7 +132,7 @@ impl KvCache {
         slot
     }
 
-    /// Ends the use of committed blocks, the last first, and of loose ones.
+    /// Releases committed blocks, the last first, and loose blocks.
     pub(crate) fn release(&mut self, shared: &[BlockSlot], loose: usize) {
         self.loose -= loose;
         for &slot in shared.iter().rev() {

@@ -1,20 +1,20 @@
 //! Replays a trace against the router's decisions and simulated ranks, in virtual time. The index,
-//! the guesses, selection, leases, queues and the machine of a request are the code that serves.
+//! predictions, selection, leases, queues and the request state machine are the production code.
 //! The ranks are a model: steps in which prefill and decode share the time, and a KV cache.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `world` | the order of events; open this file first |
 //! | `plan` | what a run simulates: ranks, load, seed |
-//! | `routers` | one router, or replicas in front of the same ranks |
+//! | `routers` | a router, or replicas in front of the same ranks |
 //! | `shipped`, `prompt_text` | the router's own code, as a shard runs it |
 //! | `rivals` | rules of other routers, from their descriptions |
-//! | `engine`, `kv_cache`, `held`, `host_tier` | one rank: its steps, its blocks |
-//! | `believed_pool` | what a router believes of the pool that ranks share |
+//! | `engine`, `kv_cache`, `held`, `host_tier` | a rank: its steps, its blocks |
+//! | `believed_pool` | a router's estimate of the pool that ranks share |
 //! | `speed` | how long steps take, with the source of each figure |
-//! | `trace`, `trace_file`, `generate` | what is asked for, and when |
-//! | `summary`, `series` | what came of it, in all and over time |
-//! | `bound` | the same requests under an assignment that knows the future |
+//! | `trace`, `trace_file`, `generate` | requests and their times |
+//! | `summary`, `series` | figures of the run, in all and over time |
+//! | `bound` | the same requests under a clairvoyant assignment |
 //!
 //! A run is a function of its trace, its plan and its seed. Nothing here reads a clock.
 #![allow(

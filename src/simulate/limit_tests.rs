@@ -1,5 +1,5 @@
-//! Ten times the load, on engines that do not declare their limit: how many requests wait in an
-//! engine, and how much of its capacity is used.
+//! Tenfold load on engines that do not declare their limit: requests that wait in an engine, and
+//! use of its capacity.
 
 use crate::trace_file::parse;
 use crate::*;
@@ -46,7 +46,7 @@ const CASES: [LimitCase; 6] = [
         requests: 8_000,
         input: (100, 400),
         output: (50, 200),
-        // Some end with each step.
+        // Some requests end with each step.
         waiting: (2.0, 5),
     },
     LimitCase {
@@ -65,7 +65,7 @@ const CASES: [LimitCase; 6] = [
         requests: 1_200,
         input: (200, 1_200),
         output: (300, 1_500),
-        // Answers are longer than expected, so the engine puts requests off.
+        // Answers are longer than expected, so the engine preempts requests.
         waiting: (2.5, 15),
     },
     LimitCase {
@@ -79,7 +79,7 @@ const CASES: [LimitCase; 6] = [
     },
 ];
 
-/// What came of a case.
+/// Outcome of a case.
 struct LimitOutcome {
     ended_ns: u64,
     waiting_mean: f64,
@@ -105,7 +105,7 @@ fn trace_of(case: &LimitCase) -> Trace {
     parse(&text).unwrap()
 }
 
-/// Serves all of the trace, which comes in so many nanoseconds.
+/// Serves the whole trace, with its arrivals spread over `arrival_ns`.
 fn outcome(case: &LimitCase, trace: &Trace, declares_limit: bool, arrival_ns: f64) -> LimitOutcome {
     let speed =
         ModelSpeed { sequences_max: case.sequences_max, declares_limit, ..ModelSpeed::default() };
@@ -125,7 +125,7 @@ fn outcome(case: &LimitCase, trace: &Trace, declares_limit: bool, arrival_ns: f6
     let onlooker = Onlooker { ended: &mut |_| (), clock: &|| 0 };
     let run = run(trace, &plan, Rule::Own(Policy::Kv), onlooker);
     assert_eq!(run.summary.refused, 0, "{}", case.name);
-    // What came before the first report is in the engines, and the last requests leave them empty.
+    // Leaves out the start, before the first reports, and the end, when the engines run empty.
     let warm = (run.ended_ns / 3)..(run.ended_ns / 10 * 9);
     let settled = run.loads.iter().filter(|load| warm.contains(&load.at_ns));
     let mut waiting: Vec<u32> = settled.map(|load| load.waiting).collect();

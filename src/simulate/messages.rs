@@ -1,5 +1,5 @@
-//! The messages between the replicas of a run, by the code of the router. A message is read at
-//! once, and in force from its reader's next turn on, 5 to 20 ms later.
+//! Messages between the replicas of a run, sent by the production code. A message is read at once,
+//! and applied at its reader's next turn, 5 to 20 ms later.
 
 use forebay_base::NanosSinceStart;
 use forebay_replicas::{ConnectedReplica, Outgoing};
@@ -7,7 +7,7 @@ use forebay_replicas::{ConnectedReplica, Outgoing};
 /// The prefix of the subjects.
 const PREFIX: &str = "forebay";
 
-/// The replicas that are connected with each other.
+/// The connected replicas of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     members: Vec<ConnectedReplica>,
@@ -25,7 +25,8 @@ impl Messages {
         messages
     }
 
-    /// The turns that are due. When the next one is; `None` where nothing connects the replicas.
+    /// Runs the turns that are due. Returns the time of the next turn; `None` where the replicas
+    /// are not connected.
     pub(crate) fn turn(&mut self, now: NanosSinceStart) -> Option<NanosSinceStart> {
         for sender in 0..self.members.len() {
             if self.members[sender].turn_at() <= now {

@@ -1,4 +1,4 @@
-//! What a run simulates: the fleet, its load, and what chance decides.
+//! Input of a run: fleet, load and random seed.
 
 use crate::speed::ModelSpeed;
 use crate::trace::Trace;
@@ -16,24 +16,24 @@ pub struct BlockRoom {
     pub pool: usize,
 }
 
-/// What a run simulates.
+/// Fleet, load and configuration of a run.
 #[derive(Clone, Debug)]
 pub struct SimPlan {
     /// Ranks of the fleet; at most `RANKS_MAX`.
     pub ranks: usize,
-    /// So many of these compute prompts for the others; 0: each serves whole requests.
+    /// Ranks that only prefill for the other ranks; 0: each rank serves whole requests.
     pub prefill_ranks: usize,
-    /// Routers in front of them.
+    /// Routers in front of the ranks.
     pub replicas: usize,
     /// Prompts offered, in percent of what the fleet computes without a cache.
     pub load_percent: f64,
     /// Blocks that a rank has room for.
     pub blocks: BlockRoom,
-    /// Of ties, and of arrivals that the trace gives in coarse steps.
+    /// Seed for ties, and for arrivals that the trace gives in coarse steps.
     pub seed: u64,
-    /// What the engines of the ranks are like: the ranks have them in turn. Empty: the default.
+    /// Speeds of the engines, assigned to the ranks in turn. Empty: the default.
     pub engines: Vec<ModelSpeed>,
-    /// What the routers are like, their policy aside.
+    /// Configuration of the routers, except the policy.
     pub config: Config,
 }
 
@@ -53,7 +53,7 @@ impl Default for SimPlan {
 }
 
 impl SimPlan {
-    /// What the engine of that rank is like.
+    /// Speed of a rank's engine.
     pub(crate) fn speed(&self, rank: usize) -> ModelSpeed {
         let kind = rank.checked_rem(self.engines.len());
         kind.map_or_else(ModelSpeed::default, |kind| self.engines[kind])
@@ -69,8 +69,8 @@ impl SimPlan {
         }
     }
 
-    /// Time that an idle rank takes for a whole prompt of which it holds nothing. Of ranks of
-    /// unequal speed: that of a rank of mean speed, among those that compute prompts.
+    /// Time of an idle rank for a prompt without cached tokens. With unequal ranks: the time of a
+    /// rank of mean speed, among the ranks that prefill.
     pub(crate) fn alone_ns(&self, prompt_tokens: u32) -> u64 {
         let computing = if self.prefill_ranks > 0 { self.prefill_ranks } else { self.ranks };
         let computing = computing.max(1);
@@ -82,7 +82,7 @@ impl SimPlan {
         (computing as f64 / rates.sum::<f64>()).round() as u64
     }
 
-    /// Time that the rank takes for a prompt of so many tokens, in parts of the fleet's.
+    /// Prefill time of the rank, in parts of the fleet's mean.
     pub(crate) fn slowness(&self, rank: usize, prompt_tokens: u32) -> f64 {
         self.speed(rank).prefill_ns(prompt_tokens) as f64 / self.alone_ns(prompt_tokens) as f64
     }

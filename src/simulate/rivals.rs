@@ -1,6 +1,6 @@
-//! Rules of other routers and of papers, written from their descriptions. What they learn from
-//! events or from their own counts they have here from the index and the load board at once, which
-//! flatters them where they ask for figures in intervals.
+//! Rules of other routers and of papers, written from their descriptions. They read the index and
+//! the load board at once, in place of events and own counts, which flatters rules that poll load
+//! figures in intervals.
 //!
 //! | rule | from | chooses |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! prefill rate of 15,928 tokens/s. Of the ranks that are left, the choice is the least sum of
 //! uncached tokens in flight and own uncached tokens.
 
-use crate::shipped::{Shipped, TraceAsked};
+use crate::shipped::{ShippedRouter, TraceArrival};
 use ahash::AHashMap;
 use forebay_base::RankIndex;
 use forebay_config::Policy;
@@ -47,9 +47,9 @@ pub enum Rule {
 pub enum Rival {
     /// Most of the prompt, whatever the load.
     LongestPrefix,
-    /// One rank for one session.
+    /// The same rank for all requests of a session.
     Session,
-    /// One rank for one session, unless the rank is loaded above the mean.
+    /// The same rank for a session, unless its load is above the mean.
     SessionBounded,
     /// New prefill tokens times the size of the batch.
     LMetric,
@@ -72,7 +72,7 @@ const WARM_SHARE: f64 = 0.8;
 /// Uncached tokens in flight that a warm rank of `llm_d` may have more than a cold rank.
 const SATURATION_TOKENS: u64 = 286_720;
 
-/// As the configuration names them.
+/// Names of the router's policies in the configuration.
 const OWN: [(&str, Policy); 6] = [
     ("kv", Policy::Kv),
     ("least_loaded", Policy::LeastLoaded),
@@ -95,7 +95,7 @@ const RIVALS: [(&str, Rival); 10] = [
 ];
 
 impl Rule {
-    /// All of them by name, the router's own first.
+    /// All rules by name, the router's policies first.
     #[must_use]
     pub fn all() -> Vec<(&'static str, Self)> {
         let own = OWN.map(|(name, policy)| (name, Self::Own(policy)));
@@ -114,19 +114,19 @@ impl FromStr for Rule {
     }
 }
 
-/// What a rule remembers.
+/// State of a rule between requests.
 #[derive(Debug)]
 pub(crate) struct RivalState {
     rival: Rival,
     random: fastrand::Rng,
     turn: usize,
-    /// By block: the rank that got it last.
+    /// Rank that last got each block.
     sent: AHashMap<u32, RankIndex>,
 }
 
-/// What rules compare of one rank.
+/// Figures of a rank that rules compare.
 #[derive(Clone, Copy, Debug, Default)]
-struct RankSeen {
+struct RankView {
     prefill_tokens: u64,
     decode_tokens: u64,
     in_flight: u64,
@@ -144,19 +144,19 @@ impl RivalState {
     /// without a first token.
     pub(crate) fn choose(
         &mut self,
-        asked: TraceAsked<'_>,
-        shipped: &mut Shipped,
+        arrival: TraceArrival<'_>,
+        shipped: &mut ShippedRouter,
         waiting: &[u32],
     ) -> (RankIndex, u64) {
-        shipped.look(asked);
-        let tokens = u64::from(asked.request.input_tokens);
+        shipped.look(arrival);
+        let tokens = u64::from(arrival.request.input_tokens);
         let board = shipped.board();
-        let seen: Vec<RankSeen> = (0..waiting.len())
+        let seen: Vec<RankView> = (0..waiting.len())
             .map(|at| {
                 let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
                 let load = board.rank(rank);
-                let held = shipped.told_tokens(rank);
-                RankSeen {
+                let held = shipped.reported_tokens(rank);
+                RankView {
                     held,
                     prefill_tokens: load.map_or(0, RankLoad::prefill_tokens),
                     decode_tokens: load.map_or(0, RankLoad::kv_tokens),
@@ -165,17 +165,17 @@ impl RivalState {
                 }
             })
             .collect();
-        let at = self.pick(asked, &seen, waiting);
+        let at = self.pick(arrival, &seen, waiting);
         let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
         if self.rival == Rival::SglangCacheAware {
-            self.sent.extend(asked.request.blocks.iter().map(|&block| (block, rank)));
+            self.sent.extend(arrival.request.blocks.iter().map(|&block| (block, rank)));
         }
         (rank, seen[at].uncached)
     }
 
-    fn pick(&mut self, asked: TraceAsked<'_>, seen: &[RankSeen], waiting: &[u32]) -> usize {
-        let least_requests = |seen: &RankSeen| seen.in_flight as f64;
-        let session = asked.request.session;
+    fn pick(&mut self, arrival: TraceArrival<'_>, seen: &[RankView], waiting: &[u32]) -> usize {
+        let least_requests = |seen: &RankView| seen.in_flight as f64;
+        let session = arrival.request.session;
         match self.rival {
             Rival::LongestPrefix => self.least(seen, |seen| (seen.uncached, seen.in_flight)),
             Rival::Session => place_of(session, 0, seen.len()),
@@ -200,7 +200,7 @@ impl RivalState {
                 let most = loads().max().unwrap_or(0);
                 let least = loads().min().unwrap_or(0);
                 let is_uneven = most - least > 64 && most as f64 > least as f64 * 1.5;
-                let blocks = &asked.request.blocks;
+                let blocks = &arrival.request.blocks;
                 let known = blocks.iter().take_while(|block| self.sent.contains_key(*block));
                 let known = known.count();
                 let is_match = known as f64 > blocks.len() as f64 * 0.3;
@@ -218,18 +218,18 @@ impl RivalState {
                 self.turn % seen.len()
             }
             Rival::LlmD => {
-                let candidates = sticky_candidates(asked.request.input_tokens, seen);
+                let candidates = sticky_candidates(arrival.request.input_tokens, seen);
                 let cost = |at: &usize| seen[*at].prefill_tokens + seen[*at].uncached;
                 candidates[self.least(&candidates, cost)]
             }
             Rival::LlmDLegacy => {
-                let scores = blended_scores(asked.request.input_tokens, seen, waiting);
+                let scores = blended_scores(arrival.request.input_tokens, seen, waiting);
                 self.least(&scores, |score| -score)
             }
         }
     }
 
-    /// The least; among equals each has the same chance.
+    /// Index of the least weight; ties are broken at random.
     fn least<S, T: PartialOrd>(&mut self, all: &[S], weight: impl Fn(&S) -> T) -> usize {
         let mut best = 0;
         let mut equal = 1;
@@ -250,7 +250,7 @@ impl RivalState {
     }
 }
 
-/// The place of a session on a ring, `step` places on.
+/// The rank of a session on a ring, `step` places further.
 fn place_of(session: u32, step: u32, ranks: usize) -> usize {
     let hash = (u64::from(session) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
     ((hash + u64::from(step)) % ranks.max(1) as u64) as usize
@@ -258,7 +258,7 @@ fn place_of(session: u32, step: u32, ranks: usize) -> usize {
 
 /// The ranks that `llm_d` chooses from: the warm ranks, or all of them where no rank is warm or the
 /// warm ranks are saturated.
-fn sticky_candidates(input_tokens: u32, seen: &[RankSeen]) -> Vec<usize> {
+fn sticky_candidates(input_tokens: u32, seen: &[RankView]) -> Vec<usize> {
     let is_warm = |at: &usize| seen[*at].held as f64 >= WARM_SHARE * f64::from(input_tokens);
     let (warm, cold): (Vec<usize>, Vec<usize>) = (0..seen.len()).partition(is_warm);
     let least = |ranks: &[usize]| ranks.iter().map(|&at| seen[at].prefill_tokens).min();
@@ -270,11 +270,11 @@ fn sticky_candidates(input_tokens: u32, seen: &[RankSeen]) -> Vec<usize> {
 }
 
 /// The scores of `llm_d_legacy`, by rank.
-fn blended_scores(input_tokens: u32, seen: &[RankSeen], waiting: &[u32]) -> Vec<f64> {
+fn blended_scores(input_tokens: u32, seen: &[RankView], waiting: &[u32]) -> Vec<f64> {
     let most = waiting.iter().copied().max().unwrap_or(0);
     let least = waiting.iter().copied().min().unwrap_or(0);
     let spread = f64::from((most - least).max(1));
-    let score = |(seen, &waits): (&RankSeen, &u32)| {
+    let score = |(seen, &waits): (&RankView, &u32)| {
         let prefix = 1.0 - seen.uncached as f64 / f64::from(input_tokens);
         let queue = f64::from(most - waits) / spread;
         3.0 * prefix + 2.0 * if most == least { 1.0 } else { queue }
@@ -286,14 +286,14 @@ fn blended_scores(input_tokens: u32, seen: &[RankSeen], waiting: &[u32]) -> Vec<
 mod tests {
     use super::*;
 
-    fn rank(held: u64, prefill_tokens: u64) -> RankSeen {
+    fn rank(held: u64, prefill_tokens: u64) -> RankView {
         let uncached = 1_000_u64.saturating_sub(held).max(1);
-        RankSeen { held, prefill_tokens, uncached, ..RankSeen::default() }
+        RankView { held, prefill_tokens, uncached, ..RankView::default() }
     }
 
     #[test]
     fn llm_d_keeps_to_warm_ranks_until_they_are_saturated() {
-        let candidates = |seen: &[RankSeen]| sticky_candidates(1_000, seen);
+        let candidates = |seen: &[RankView]| sticky_candidates(1_000, seen);
         assert_eq!(candidates(&[rank(799, 0), rank(0, 0)]), [0, 1], "no rank is warm");
         assert_eq!(candidates(&[rank(800, 286_720), rank(900, 400_000), rank(0, 0)]), [0, 1]);
         assert_eq!(candidates(&[rank(800, 286_721), rank(900, 400_000), rank(0, 0)]), [0, 1, 2]);

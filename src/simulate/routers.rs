@@ -1,42 +1,42 @@
-//! The routers of a run: one, or several replicas in front of the same ranks. A replica knows its
-//! own leases at once and those of others by the reports of engines; with peers or NATS also by
-//! their messages. Each replica hears all KV events. Guesses of prompts on their way are a
-//! replica's own.
+//! The routers of a run: a single router, or several replicas in front of the same ranks. A replica
+//! sees its own leases at once, and the leases of other replicas in the reports of engines, and
+//! with peers or NATS in messages. Each replica receives all KV events. Predictions for in-flight
+//! prompts stay in their replica.
 
 use crate::kv_cache::CacheChange;
 use crate::messages::Messages;
 use crate::plan::SimPlan;
 use crate::rivals::{RivalState, Rule};
-use crate::shipped::{PlacedAs, Shipped, TraceAsked};
+use crate::shipped::{PlaceOutcome, ShippedRouter, TraceArrival};
 use crate::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;
 use forebay_fleet::worker::LoadReading;
 
-/// What the routers of a run have cost, all of them together.
+/// Cost of all routers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RouterUse {
-    /// Requests that came, and looks at queues after news.
+    /// Arrivals of requests, and scans of the queues.
     pub decisions: u64,
-    /// Time of them on the clock of the caller.
+    /// Time of the decisions, on the caller's clock.
     pub decision_ns: u64,
-    /// Blocks that events told of.
+    /// Blocks in KV events.
     pub events: u64,
-    /// Time that the index took for them.
+    /// Time of the index for these events.
     pub event_ns: u64,
     /// Memory of the largest index.
     pub index_bytes: u64,
 }
 
-/// The clock that a caller lends, in nanoseconds; a run itself has none.
+/// Nanosecond clock of the caller; a run itself reads no clock.
 pub type LentClock<'a> = &'a dyn Fn() -> u64;
 
-/// Several routers of one kind.
+/// Several routers of the same kind.
 pub(crate) struct Routers<'a> {
     sides: Vec<RouterSide>,
-    /// By request: the router that it came to.
-    came_to: Vec<u16>,
+    /// Router of each request.
+    router_of: Vec<u16>,
     messages: Messages,
     random: fastrand::Rng,
     clock: LentClock<'a>,
@@ -44,7 +44,7 @@ pub(crate) struct Routers<'a> {
 }
 
 struct RouterSide {
-    shipped: Shipped,
+    shipped: ShippedRouter,
     rival: Option<RivalState>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Routers<'a> {
                 Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, seed))),
             };
             let config = Config { policy, ..config.clone() };
-            RouterSide { shipped: Shipped::new(trace, plan, config, seed), rival }
+            RouterSide { shipped: ShippedRouter::new(trace, plan, config, seed), rival }
         };
         let sides: Vec<RouterSide> = (0..replicas.max(1)).map(side).collect();
         let has_way = config.nats.url.is_some() || !config.replicas.peers.is_empty();
@@ -69,26 +69,26 @@ impl<'a> Routers<'a> {
         Self {
             sides,
             messages: Messages::new(members),
-            came_to: vec![0; trace.requests.len()],
+            router_of: vec![0; trace.requests.len()],
             random: fastrand::Rng::with_seed(!seed),
             clock,
             used: RouterUse::default(),
         }
     }
 
-    /// A new request comes to one of the routers. `waiting`: see [`RivalState::choose`].
-    pub(crate) fn place(&mut self, asked: TraceAsked<'_>, waiting: &[u32]) -> PlacedAs {
+    /// Places a new request through its router. `waiting`: see [`RivalState::choose`].
+    pub(crate) fn place(&mut self, arrival: TraceArrival<'_>, waiting: &[u32]) -> PlaceOutcome {
         let count = self.sides.len();
         let at = if count > 1 { self.random.usize(..count) } else { 0 };
-        self.came_to[asked.id as usize] = at as u16;
+        self.router_of[arrival.id as usize] = at as u16;
         let began = (self.clock)();
         let side = &mut self.sides[at];
         let placed = match &mut side.rival {
-            None => side.shipped.place(asked),
+            None => side.shipped.place(arrival),
             Some(rival) => {
-                let (rank, uncached) = rival.choose(asked, &mut side.shipped, waiting);
-                let lease = side.shipped.lease(asked, rank, uncached);
-                lease.map_or(PlacedAs::Refused, PlacedAs::Sent)
+                let (rank, uncached) = rival.choose(arrival, &mut side.shipped, waiting);
+                let lease = side.shipped.lease(arrival, rank, uncached);
+                lease.map_or(PlaceOutcome::Refused, PlaceOutcome::Sent)
             }
         };
         self.used.decisions += 1;
@@ -96,17 +96,18 @@ impl<'a> Routers<'a> {
         placed
     }
 
-    /// A wait is over without a rank. `None`: the request waits no longer.
-    pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlacedAs> {
+    /// The deadline of a wait has passed. `None`: the request no longer waits.
+    pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlaceOutcome> {
         self.side_of(request).shipped.late(request, now)
     }
 
-    /// Serves the queues, where there is news or `is_due`. Adds who got a rank or an answer.
+    /// Serves the queues if a rank or queue changed, or `is_due`. Appends the requests that got a
+    /// rank or a refusal.
     pub(crate) fn serve(
         &mut self,
         now: NanosSinceStart,
         is_due: bool,
-        placed: &mut Vec<(u32, PlacedAs)>,
+        placed: &mut Vec<(u32, PlaceOutcome)>,
     ) {
         if self.sides.iter().all(|side| side.shipped.has_empty_queues()) {
             return;
@@ -117,36 +118,41 @@ impl<'a> Routers<'a> {
         self.used.decision_ns += (self.clock)() - began;
     }
 
-    /// When the queues have to be looked at again.
-    pub(crate) fn look_again_at(&self) -> Option<NanosSinceStart> {
-        self.sides.iter().filter_map(|side| side.shipped.look_again_at()).min()
+    /// Time of the next scan of the queues.
+    pub(crate) fn next_scan_at(&self) -> Option<NanosSinceStart> {
+        self.sides.iter().filter_map(|side| side.shipped.next_scan_at()).min()
     }
 
-    /// What the events of a rank say.
-    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange], now: NanosSinceStart) {
+    /// Applies the KV events of a rank.
+    pub(crate) fn apply_events(
+        &mut self,
+        rank: RankIndex,
+        changes: &[CacheChange],
+        now: NanosSinceStart,
+    ) {
         let began = (self.clock)();
-        self.sides.iter_mut().for_each(|side| side.shipped.hear(rank, changes, now));
+        self.sides.iter_mut().for_each(|side| side.shipped.apply_events(rank, changes, now));
         self.used.events += (changes.len() * self.sides.len()) as u64;
         self.used.event_ns += (self.clock)() - began;
     }
 
-    /// What the engine of a rank reports of its load.
+    /// Applies a load report of a rank.
     pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
         self.sides.iter_mut().for_each(|side| side.shipped.report(rank, now, reading));
     }
 
-    /// The turns of the replicas that are due. When the next one is; `None` where nothing connects
-    /// the replicas.
+    /// Runs the turns of the replicas that are due. Returns the time of the next turn; `None` where
+    /// the replicas are not connected.
     pub(crate) fn exchange(&mut self, now: NanosSinceStart) -> Option<NanosSinceStart> {
         self.messages.turn(now)
     }
 
-    /// Time has passed: what was written to caches long ago counts less.
+    /// Decays the cache writes over time.
     pub(crate) fn fade(&mut self, now: NanosSinceStart) {
         self.sides.iter_mut().for_each(|side| side.shipped.fade(now));
     }
 
-    /// A request has ended: its lease goes back to its router.
+    /// Returns the lease of an ended request to its router.
     pub(crate) fn end(&mut self, request: u32, lease: Lease, now: NanosSinceStart) {
         self.side_of(request).shipped.end(lease, now);
     }
@@ -157,7 +163,7 @@ impl<'a> Routers<'a> {
     }
 
     fn side_of(&mut self, request: u32) -> &mut RouterSide {
-        let at = self.came_to[request as usize];
+        let at = self.router_of[request as usize];
         &mut self.sides[usize::from(at)]
     }
 }

@@ -1,4 +1,4 @@
-//! How a run went over its time, for pictures.
+//! Time series of a run, for charts.
 
 use crate::summary::RequestOutcome;
 
@@ -10,7 +10,7 @@ const NS_PER_MS: f64 = 1e6;
 /// A run over its virtual time, in equal parts. Parts without a request are left out.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct RunSeries {
-    /// Times to the first token of the requests that came in a part.
+    /// Times to the first token of the requests that arrived in a part.
     pub ttft: Vec<TtftPoint>,
     /// Shares of prompt tokens found in caches, by the second at which a part ends.
     pub hits: Vec<(f64, f64)>,
@@ -18,7 +18,7 @@ pub struct RunSeries {
     pub computed_tokens: Vec<u64>,
 }
 
-/// Times to the first token in one part.
+/// Times to the first token in a part.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct TtftPoint {
     /// Seconds at which the part ends.

@@ -1,5 +1,5 @@
-//! The router's own code, run as one shard runs it: the index with its guesses, `Stages`, the
-//! machine of a request, the home of the queues. `src/shard` puts sockets around the same calls.
+//! The production code, run as a shard runs it: the index with its predictions, `Stages`, the
+//! request state machine, the owner of the queues. `src/shard` puts sockets around the same calls.
 
 use crate::fleet::fleet;
 use crate::index_memory::{IndexMemory, TOKEN_BYTES};
@@ -32,23 +32,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 const MODEL: ModelIndex = ModelIndex(0);
-/// Blocks from which the ratio of bytes to tokens is learnt before the run.
+/// Blocks for learning the ratio of bytes to tokens before the run.
 const LEARN_STEPS: u32 = 400;
-/// So many changes before its own, a block is asked for from memory.
+/// Changes between the prefetch of a block and its use.
 const CHANGES_AHEAD: usize = 6;
 
-/// What says whether a request may be split; its text is the trace's.
+/// Body that decides whether a request may be split; the prompt text comes from the trace.
 const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"?"}],"stream":true}"#;
 
-/// What became of a request.
-pub(crate) enum PlacedAs {
+/// Result of placing a request.
+pub(crate) enum PlaceOutcome {
     Sent(Lease),
     /// To a pair of ranks.
     Paired {
         prefill: Lease,
         decode: Lease,
     },
-    /// It waits for a rank, until that moment at most.
+    /// The request waits for a rank, at most until this time.
     Waits(NanosSinceStart),
     Refused,
 }
@@ -56,20 +56,20 @@ pub(crate) enum PlacedAs {
 /// The requests that wait in queues.
 #[derive(Default)]
 struct QueuedRequests {
-    by_ticket: AHashMap<Ticket, WaitsInQueue>,
-    /// The tickets of requests, by request.
+    by_ticket: AHashMap<Ticket, WaitingRequest>,
+    /// Ticket of each queued request.
     tickets: AHashMap<u32, Ticket>,
 }
 
 /// A request that waits in a queue.
-struct WaitsInQueue {
+struct WaitingRequest {
     request: u32,
     flow: RequestFlow,
     prompt: Prompt,
     wait: Wait,
 }
 
-pub(crate) struct Shipped {
+pub(crate) struct ShippedRouter {
     fleet: Arc<FleetSnapshot>,
     stages: Stages,
     home: Home,
@@ -80,7 +80,7 @@ pub(crate) struct Shipped {
     control: BoardControl,
 }
 
-/// What the control plane does to the load board.
+/// State with which the control plane updates the load board.
 #[derive(Default)]
 struct BoardControl {
     cache_writes: CacheWrites,
@@ -88,15 +88,15 @@ struct BoardControl {
     first_tokens: FirstTokenCounts,
 }
 
-/// What a request asks for, as the machine sees it.
+/// A request of the trace on arrival.
 #[derive(Clone, Copy)]
-pub(crate) struct TraceAsked<'a> {
+pub(crate) struct TraceArrival<'a> {
     pub(crate) id: u32,
     pub(crate) request: &'a TraceRequest,
     pub(crate) now: NanosSinceStart,
 }
 
-impl Shipped {
+impl ShippedRouter {
     pub(crate) fn new(trace: &Trace, plan: &SimPlan, config: Config, seed: u64) -> Self {
         let config = Arc::new(config);
         let (fleet, root) = fleet(trace, plan, &config);
@@ -148,8 +148,8 @@ impl Shipped {
         &self.stages.loads.board
     }
 
-    /// Tokens of the prompt that the rank's events tell of, those on its host at their worth.
-    pub(crate) fn told_tokens(&self, rank: RankIndex) -> u64 {
+    /// Tokens of the prompt in the rank's KV events; tokens on its host count by their credit.
+    pub(crate) fn reported_tokens(&self, rank: RankIndex) -> u64 {
         let tiers = self.tiers(rank);
         let told = self.stages.matching.matched.told(rank, tiers).worth(self.fleet.config.kv);
         u64::from(told.bytes / TOKEN_BYTES)
@@ -160,21 +160,21 @@ impl Shipped {
     }
 
     /// Matches a prompt for a rule that is not the router's own.
-    pub(crate) fn look(&mut self, asked: TraceAsked<'_>) {
-        let prompt = self.matched(asked);
+    pub(crate) fn look(&mut self, arrival: TraceArrival<'_>) {
+        let prompt = self.matched(arrival);
         self.buffer = { prompt }.end();
     }
 
-    /// A lease that no limit refuses, for a rule that is not the router's own.
+    /// A lease without limits, for a rule that is not the router's own.
     pub(crate) fn lease(
         &self,
-        asked: TraceAsked<'_>,
+        arrival: TraceArrival<'_>,
         rank: RankIndex,
         uncached: u64,
     ) -> Option<Lease> {
         let cost = forebay_fleet::account::LeaseCost {
             prefill_tokens: uncached,
-            decode_tokens: u64::from(asked.request.input_tokens) + u64::from(output_tokens(None)),
+            decode_tokens: u64::from(arrival.request.input_tokens) + u64::from(output_tokens(None)),
             kv_tokens: uncached,
             shared_tokens: 0,
         };
@@ -184,54 +184,55 @@ impl Shipped {
         let prefixes = PromptPrefixes { marks, bytes_per_token: 1.0 };
         let limits = RoomLimits::default();
         let wanted = LeaseRequest { rank, requester, cost, limits, prefixes };
-        Lease::try_take(board, wanted, asked.now)
+        Lease::try_take(board, wanted, arrival.now)
     }
 
-    /// Runs the machine of a new request.
-    pub(crate) fn place(&mut self, asked: TraceAsked<'_>) -> PlacedAs {
+    /// Runs the state machine of a new request.
+    pub(crate) fn place(&mut self, arrival: TraceArrival<'_>) -> PlaceOutcome {
         let mut newcomer = Newcomer::of(TenantPart::ONLY);
         let fleet = Arc::clone(&self.fleet);
         let pool = fleet.models[MODEL.index()].pool;
-        if self.stages.let_in(&fleet, pool, asked.now, &mut newcomer).is_err() {
-            return PlacedAs::Refused;
+        if self.stages.let_in(&fleet, pool, arrival.now, &mut newcomer).is_err() {
+            return PlaceOutcome::Refused;
         }
-        self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, asked.now);
-        let prompt = self.matched(asked);
-        let session = SessionKey::of(&asked.request.session.to_le_bytes());
+        self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, arrival.now);
+        let prompt = self.matched(arrival);
+        let session = SessionKey::of(&arrival.request.session.to_le_bytes());
         let facts = RequestFacts {
             model: MODEL,
             caller: Caller { class: 1, tenant: 0, weight: 1, session, source: 0 },
-            arrived_at: asked.now,
-            deadline: wait_deadline(&fleet, asked.now, None),
+            arrived_at: arrival.now,
+            deadline: wait_deadline(&fleet, arrival.now, None),
             client_deadline: None,
             pin: None,
             tried: Vec::new(),
             // Clients of these traces name no limit.
             output_tokens: output_tokens(None),
         };
-        let body_bytes = u64::from(asked.request.input_tokens * TOKEN_BYTES);
+        let body_bytes = u64::from(arrival.request.input_tokens * TOKEN_BYTES);
         let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, newcomer);
-        let going = FlowAndPrompt { request: asked.id, flow, prompt };
-        self.step(going, asked.now, RequestEvent::Ready, None)
+        let going = FlowAndPrompt { request: arrival.id, flow, prompt };
+        self.step(going, arrival.now, RequestEvent::Ready, None)
     }
 
-    /// A wait is over without a rank. `None`: the request waits no longer.
-    pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlacedAs> {
+    /// The deadline of a wait has passed. `None`: the request no longer waits.
+    pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlaceOutcome> {
         let ticket = *self.waiting.tickets.get(&request)?;
         Some(self.over(ticket, now, Err(WaitEnd::Late))?.1)
     }
 
-    /// Does nobody wait for a rank?
+    /// Are all queues empty?
     pub(crate) fn has_empty_queues(&self) -> bool {
         self.home.is_empty()
     }
 
-    /// Serves the queues, where there is news or `is_due`. Adds who got a rank or an answer.
+    /// Serves the queues if a rank or queue changed, or `is_due`. Appends the requests that got a
+    /// rank or a refusal.
     pub(crate) fn serve(
         &mut self,
         now: NanosSinceStart,
         is_due: bool,
-        placed: &mut Vec<(u32, PlacedAs)>,
+        placed: &mut Vec<(u32, PlaceOutcome)>,
     ) {
         if self.home.is_empty() {
             return;
@@ -254,8 +255,8 @@ impl Shipped {
         }
     }
 
-    /// When the queues have to be looked at again.
-    pub(crate) fn look_again_at(&self) -> Option<NanosSinceStart> {
+    /// Time of the next scan of the queues.
+    pub(crate) fn next_scan_at(&self) -> Option<NanosSinceStart> {
         self.home.look_again_at()
     }
 
@@ -264,9 +265,9 @@ impl Shipped {
         ticket: Ticket,
         now: NanosSinceStart,
         ended: Result<Verdict, WaitEnd>,
-    ) -> Option<(u32, PlacedAs)> {
+    ) -> Option<(u32, PlaceOutcome)> {
         let waits = self.waiting.by_ticket.remove(&ticket)?;
-        let WaitsInQueue { request, flow, prompt, mut wait } = waits;
+        let WaitingRequest { request, flow, prompt, mut wait } = waits;
         self.waiting.tickets.remove(&request);
         let (event, is_kept) = wait.event(ended);
         if !is_kept {
@@ -289,7 +290,7 @@ impl Shipped {
         now: NanosSinceStart,
         event: RequestEvent,
         wait: Option<Wait>,
-    ) -> PlacedAs {
+    ) -> PlaceOutcome {
         let fleet = Arc::clone(&self.fleet);
         let mut split = Split::default();
         let mut scene = Scene {
@@ -311,8 +312,8 @@ impl Shipped {
                 self.buffer = { going.prompt }.end();
                 let ChosenRanks { lease, prefill, .. } = *chosen;
                 match prefill {
-                    None => PlacedAs::Sent(lease),
-                    Some(prefill) => PlacedAs::Paired { prefill: prefill.lease, decode: lease },
+                    None => PlaceOutcome::Sent(lease),
+                    Some(prefill) => PlaceOutcome::Paired { prefill: prefill.lease, decode: lease },
                 }
             }
             Action::Wait(waiter, wanted) => {
@@ -321,26 +322,26 @@ impl Shipped {
                 let deadline = wait.deadline;
                 self.stages.take(&mut self.home, &fleet, MeshMessage::Join(waiter));
                 let FlowAndPrompt { request, flow, prompt } = going;
-                let waits = WaitsInQueue { request, flow, prompt, wait };
+                let waits = WaitingRequest { request, flow, prompt, wait };
                 self.waiting.by_ticket.insert(ticket, waits);
                 self.waiting.tickets.insert(request, ticket);
-                PlacedAs::Waits(deadline)
+                PlaceOutcome::Waits(deadline)
             }
             Action::End(_) => {
                 self.buffer = { going.prompt }.end();
-                PlacedAs::Refused
+                PlaceOutcome::Refused
             }
         }
     }
 
-    fn matched(&mut self, asked: TraceAsked<'_>) -> Prompt {
+    fn matched(&mut self, arrival: TraceArrival<'_>) -> Prompt {
         let mut text = std::mem::take(&mut self.buffer);
-        self.memory.write_text(asked.request, &mut text);
+        self.memory.write_text(arrival.request, &mut text);
         let mut prompt = Prompt::default();
         prompt.take_text(text);
         let Self { memory, fleet, request, stages, .. } = self;
         let model = &fleet.models[MODEL.index()];
-        memory.sweep(asked.now);
+        memory.sweep(arrival.now);
         let ask = search(&memory.reader, fleet, model, request);
         let matching = &mut stages.matching;
         let ratio = matching.ratios.of(MODEL);
@@ -361,8 +362,13 @@ impl Shipped {
         }
     }
 
-    /// What the events of a rank say.
-    pub(crate) fn hear(&mut self, rank: RankIndex, changes: &[CacheChange], now: NanosSinceStart) {
+    /// Applies the KV events of a rank.
+    pub(crate) fn apply_events(
+        &mut self,
+        rank: RankIndex,
+        changes: &[CacheChange],
+        now: NanosSinceStart,
+    ) {
         let TierRanks { host, kv_pool, .. } = self.tiers(rank);
         let expect = |memory: &IndexMemory, soon: &CacheChange| {
             memory.writer.expect(memory.keys[soon.block() as usize].1);
@@ -388,7 +394,7 @@ impl Shipped {
         }
     }
 
-    /// What the engine of a rank reports of its load.
+    /// Applies a load report of a rank.
     pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
         let Loads { board, reports } = &mut self.stages.loads;
         let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
@@ -397,8 +403,7 @@ impl Shipped {
         reports.take(LoadReport::new(rank, now, &reading, own));
     }
 
-    /// Time has passed: what was written to caches long ago counts less, and old blocks of the pool
-    /// expire.
+    /// Decays the cache writes over time, and expires old blocks of the pool.
     pub(crate) fn fade(&mut self, now: NanosSinceStart) {
         self.control.cache_writes.fade(&self.fleet, &self.stages.loads.board, now);
         let Some(kv_pool) = self.tiers(RankIndex(0)).kv_pool else { return };
@@ -408,7 +413,7 @@ impl Shipped {
         }
     }
 
-    /// A request has ended: its lease goes back.
+    /// Returns the lease of an ended request.
     pub(crate) fn end(&mut self, mut lease: Lease, now: NanosSinceStart) {
         lease.observe_answer();
         lease.judge_success();
@@ -417,14 +422,14 @@ impl Shipped {
     }
 }
 
-/// A request between two steps of its machine.
+/// A request between two steps of its state machine.
 struct FlowAndPrompt {
     request: u32,
     flow: RequestFlow,
     prompt: Prompt,
 }
 
-/// What is asked of the index about a prompt.
+/// Index query for a prompt.
 fn search<'a>(
     index: &'a IndexReader,
     fleet: &'a FleetSnapshot,

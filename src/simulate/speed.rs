@@ -1,4 +1,4 @@
-//! How long the steps of a rank take, and what a step may hold.
+//! Duration of a rank's steps, and limits of a step.
 //!
 //! | figure | value | source |
 //! |---|---|---|
@@ -18,7 +18,7 @@
 //! A token costs two operations for each parameter. A token attends to each token before it with
 //! four operations for each layer and each hidden value. A step reads all weights once, and the KV
 //! of all sequences that decode. The KV of a token takes 128 KiB, so 427,000 tokens fit beside the
-//! weights. These are the defaults; a file can say others, see the page
+//! weights. These are the defaults; a file can override them, see the page
 //! `docs/benchmarks/simulator.md`.
 
 use serde::Deserialize;
@@ -35,73 +35,73 @@ const HEAD: f64 = 128.0;
 const BF16_BYTES: f64 = 2.0;
 const MEMORY_BYTES: f64 = 80e9 * 0.9;
 const NS_PER_S: f64 = 1e9;
-/// Of one figure, and of one step: a quarter of an hour is longer than any.
+/// Longest time in a file and of a step, about a quarter of an hour: longer than any real step.
 const TIME_NS_MAX: f64 = 1e12;
-/// More than any engine takes in one step.
+/// More than any engine computes in a step.
 const COUNT_MAX: u32 = 1 << 20;
 /// More than the memory of any engine holds.
 const KV_TOKENS_MAX: u32 = 1 << 30;
 
-/// What requests and steps of one rank cost, and what a step may hold.
+/// Cost of requests and steps of a rank, and limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelSpeed {
     /// A request's time outside of steps, before its first token.
     pub request_ns: f64,
-    /// Tokens that a step computes at most.
+    /// Most tokens in a step.
     pub step_tokens_max: u32,
-    /// Sequences that prefill or decode together at most.
+    /// Most sequences in the batch.
     pub sequences_max: u32,
-    /// Tokens whose KV the device holds.
+    /// Tokens of KV that fit on the device.
     pub kv_tokens: u32,
-    /// The engine declares `sequences_max`. Others report their load at the end of a step, as vLLM
-    /// does, and the router learns the limit.
+    /// The engine declares `sequences_max`. Without it the engine reports its load at the end of a
+    /// step, as vLLM does, and the router learns the limit.
     pub declares_limit: bool,
-    /// It serves what waits by the number that routers give, as vLLM with
+    /// The engine serves waiting requests by the priority that routers set, as vLLM with
     /// `--scheduling-policy priority`.
     pub priority_scheduling: bool,
-    /// What a step costs.
+    /// Cost of a step.
     pub step: StepCost,
-    /// How long KV is on its way.
+    /// Cost of KV transfers.
     pub transfer: TransferCost,
 }
 
-/// What a step costs.
+/// Cost of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepCost {
-    /// Of each step, whatever is in it.
+    /// Fixed time of each step.
     pub fixed_ns: f64,
-    /// Arithmetic for one token, attention aside.
+    /// Arithmetic for a token, without attention.
     pub token_ns: f64,
-    /// Arithmetic of one token for each token before it.
+    /// Attention of a token to each token before it.
     pub attention_ns: f64,
-    /// One read of the weights, in which the arithmetic hides.
+    /// Read of all weights, which overlaps the arithmetic.
     pub weights_ns: f64,
-    /// One read of the KV of one token.
+    /// Read of the KV of a token.
     pub kv_read_ns: f64,
 }
 
-/// How long the KV of one token takes to come.
+/// Transfer time of the KV of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TransferCost {
-    /// On its way from the host.
+    /// From the host to the device.
     pub host_token_ns: f64,
-    /// On its way from another rank.
+    /// From another rank, over the network.
     pub network_token_ns: f64,
 }
 
-/// Why figures of an engine cannot be used.
+/// Fault in a file of engine figures.
 #[derive(Debug, thiserror::Error)]
 pub enum SpeedError {
-    /// Other words than those of a file of figures.
+    /// Not TOML, or an unknown key.
     #[error("{0}")]
     Toml(#[from] toml_edit::de::Error),
-    /// A time that cannot be.
+    /// A time out of range.
     #[error("{0}: give nanoseconds, 0 or more and at most 1e12")]
     Time(&'static str),
-    /// No work would ever end, or more than an engine can do.
+    /// A count of 0, or more than an engine can have.
     #[error("{0}: give 1 to {1}")]
     Count(&'static str, u32),
     /// Steps that take no time.
@@ -111,7 +111,7 @@ pub enum SpeedError {
 
 const KV_BYTES: f64 = 2.0 * LAYERS * KV_HEADS * HEAD * BF16_BYTES;
 
-/// What is left beside the weights, in thousands of tokens.
+/// Tokens of KV that fit beside the weights, rounded to thousands.
 fn default_kv_tokens() -> u32 {
     let kv_bytes = MEMORY_BYTES - PARAMETERS * BF16_BYTES;
     (kv_bytes / KV_BYTES / 1_000.0).round() as u32 * 1_000
@@ -153,21 +153,21 @@ impl Default for TransferCost {
     }
 }
 
-/// What one step computes.
+/// Work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct StepWork {
-    /// Tokens of prompts in it.
+    /// Prompt tokens in the step.
     pub(crate) prefill_tokens: u64,
     /// Pairs of a prompt's token and a token before it.
     pub(crate) attended: f64,
-    /// Sequences that decode in it.
+    /// Sequences that decode in the step.
     pub(crate) decoding: u64,
-    /// Tokens whose KV they read.
+    /// Tokens of KV that the decoding sequences read.
     pub(crate) context_tokens: u64,
 }
 
 impl StepWork {
-    /// Adds a part of a prompt, behind so many tokens.
+    /// Adds a chunk of a prompt, behind `before` tokens.
     pub(crate) fn add_chunk(&mut self, before: u32, tokens: u32) {
         self.prefill_tokens += u64::from(tokens);
         self.attended += f64::from(tokens) * (f64::from(before) + f64::from(tokens) / 2.0);
@@ -175,8 +175,8 @@ impl StepWork {
 }
 
 impl ModelSpeed {
-    /// As `forebay engine` has it: one prompt after the other at that speed, and nothing else takes
-    /// time. For answers of one token.
+    /// The model of `forebay engine`: prompts in sequence at that speed, and no other cost. For
+    /// answers of a single token.
     #[must_use]
     pub fn of_prompts(tokens_per_s: f64) -> Self {
         let step = StepCost {
@@ -186,14 +186,14 @@ impl ModelSpeed {
             weights_ns: 0.0,
             kv_read_ns: 0.0,
         };
-        // Small steps: the next prompt begins when the one before has ended.
+        // Small steps: a prompt begins when the previous prompt has ended.
         Self { step, step_tokens_max: 16, ..Self::default() }
     }
 
-    /// The figures of a file. What it leaves out is as in the default.
+    /// Reads the figures from a file. Missing figures keep their defaults.
     ///
     /// # Errors
-    /// It is no TOML of these names, or a simulation cannot run with a figure of it.
+    /// The file is not TOML, has an unknown key, or has a figure out of range.
     pub fn from_toml(text: &str) -> Result<Self, SpeedError> {
         let speed: Self = toml_edit::de::from_str(text)?;
         speed.check()?;
@@ -228,7 +228,7 @@ impl ModelSpeed {
         if least_ns > 0.0 { Ok(()) } else { Err(SpeedError::NoTime) }
     }
 
-    /// Time of one step, at least 1 ns.
+    /// Time of a step, at least 1 ns.
     pub(crate) fn step_ns(&self, work: &StepWork) -> u64 {
         let tokens = (work.prefill_tokens + work.decoding) as f64;
         let step = &self.step;
@@ -239,17 +239,17 @@ impl ModelSpeed {
         (all.min(TIME_NS_MAX) as u64).max(1)
     }
 
-    /// Time in which the KV of so many tokens comes from the host.
+    /// Time to load the KV of so many tokens from the host.
     pub(crate) fn load_ns(&self, tokens: u32) -> u64 {
         (f64::from(tokens) * self.transfer.host_token_ns) as u64
     }
 
-    /// Time in which the KV of so many tokens comes from another rank.
+    /// Time to transfer the KV of so many tokens from another rank.
     pub(crate) fn send_ns(&self, tokens: u32) -> u64 {
         (f64::from(tokens) * self.transfer.network_token_ns) as u64
     }
 
-    /// Time that an idle rank takes for a whole prompt of which it holds nothing.
+    /// Time of an idle rank for a prompt without cached tokens.
     #[must_use]
     pub fn prefill_ns(&self, prompt_tokens: u32) -> u64 {
         let mut done = 0;

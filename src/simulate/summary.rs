@@ -1,49 +1,49 @@
-//! What came of a run, in figures.
+//! Figures of a run.
 
-/// Time that a first token may take beside twice its own prefill, and still be good.
+/// Slack of goodput: a good TTFT is at most twice the own prefill time plus this.
 const GOOD_SLACK_NS: u64 = 10_000_000;
 const NS_PER_MS: f64 = 1e6;
 
-/// What came of one request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestOutcome {
     /// From its start to its first token; `None`: refused.
     pub(crate) ttft_ns: Option<u64>,
-    /// Time that an idle rank would take for all of its prompt.
+    /// Prefill time of the whole prompt on an idle rank.
     pub(crate) alone_ns: u64,
-    /// Mean time from one token of the answer to the next; `None`: it has one, or none.
+    /// Mean time between tokens of the answer; `None`: the answer has fewer than two tokens.
     pub(crate) token_ns: Option<u64>,
 }
 
-/// The figures of one policy on one trace.
+/// Figures of a policy on a trace.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct PolicySummary {
     /// Requests that were sent to the router.
     pub requests: u64,
     /// Requests that the router refused.
     pub refused: u64,
-    /// Sequences that ranks put off for lack of KV blocks.
+    /// Sequences that ranks preempted for lack of KV blocks.
     pub preempted: u64,
-    /// Prompt tokens that nobody had to compute.
+    /// Prompt tokens that no rank had to compute.
     #[serde(flatten)]
     pub hits: HitFigures,
     /// Times to the first token and between tokens.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Share of the requests whose first token came within twice its own prefill and 10 ms. Of
-    /// ranks of unequal speed, the prefill is that of a rank of mean speed.
+    /// Share of the requests with a TTFT of at most twice the own prefill time plus 10 ms. With
+    /// unequal ranks, the prefill time is that of a rank of mean speed.
     pub goodput: f64,
-    /// The most work that a rank had with prompts, in parts of the mean: tokens that it computed,
-    /// weighed by its speed.
+    /// Largest prefill work of a rank, in parts of the mean: computed tokens, weighted by the
+    /// rank's speed.
     pub load_max_over_mean: f64,
-    /// Share of the time, until the last request came, in which steps ran.
+    /// Share of the time until the last arrival in which steps ran.
     pub busy: f64,
 }
 
 /// Shares of the prompt tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct HitFigures {
-    /// Found in caches, those of hosts and the pool too.
+    /// Found in caches, including hosts and the pool.
     pub hit_rate: f64,
     /// Found in the caches of hosts.
     pub host_hit_rate: f64,
@@ -62,14 +62,14 @@ pub struct TimeFigures {
     pub ttft_ms_p90: f64,
     /// 99 of 100 requests are faster.
     pub ttft_ms_p99: f64,
-    /// Mean over requests of the time from one token of an answer to the next.
+    /// Mean over requests of the time between tokens.
     pub tpot_ms_mean: f64,
     /// 99 of 100 requests have less.
     pub tpot_ms_p99: f64,
 }
 
 impl RequestOutcome {
-    /// Did its first token come within twice its own prefill and a little?
+    /// Is the TTFT at most twice the own prefill time plus the slack?
     pub(crate) fn is_good(&self) -> bool {
         let most = 2 * self.alone_ns + GOOD_SLACK_NS;
         self.ttft_ns.is_some_and(|ttft| ttft <= most)
@@ -77,7 +77,7 @@ impl RequestOutcome {
 }
 
 impl PolicySummary {
-    /// Adds what came of the requests.
+    /// Adds the outcomes of requests.
     pub(crate) fn count(&mut self, outcomes: &[RequestOutcome]) {
         let mut times: Vec<u64> = outcomes.iter().filter_map(|outcome| outcome.ttft_ns).collect();
         times.sort_unstable();
@@ -104,7 +104,7 @@ fn mean_ms(times: &[u64]) -> f64 {
     sum / times.len().max(1) as f64
 }
 
-/// The time that so large a part of them, in order, is below.
+/// Quantile `part` of the times, which are in order.
 fn part_ms(times: &[u64], part: f64) -> f64 {
     let place = (part * times.len() as f64) as usize;
     let time = times.get(place.min(times.len().saturating_sub(1)));

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::{EngineNews, EngineRequest, EngineTotals, ModelEngine};
 use crate::host_tier::HostTier;
 use crate::kv_cache::{CacheChange, KvCache, PoolHandle};
-use crate::shipped::{Shipped, TraceAsked};
+use crate::shipped::{ShippedRouter, TraceArrival};
 use crate::trace_file::parse;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy, QueueMode};
@@ -22,7 +22,7 @@ fn mooncake(timestamp: u64, input: u32, output: u32, hashes: &[u64]) -> String {
     )
 }
 
-/// Runs an engine alone until it is idle; returns who ended when, and the hits.
+/// Runs an engine alone until it is idle; returns the ends by request, and the hits.
 fn run_alone(trace: &Trace, blocks: usize, at: &[u64]) -> (Vec<(u32, u64)>, u64, u64) {
     let (ended, totals) = run_with(KvCache::new(blocks, 0), trace, at);
     (ended, totals.cached_tokens, totals.preempted)
@@ -44,8 +44,8 @@ fn run_with(cache: KvCache, trace: &Trace, at: &[u64]) -> (Vec<(u32, u64)>, Engi
                 }));
             }
             None if arrival < u64::MAX => {
-                let came = EngineRequest { id: next as u32, ..EngineRequest::default() };
-                engine.arrive(came, trace, arrival);
+                let request = EngineRequest { id: next as u32, ..EngineRequest::default() };
+                engine.arrive(request, trace, arrival);
                 next += 1;
             }
             None => return (ended, *engine.totals()),
@@ -67,7 +67,7 @@ fn a_prompt_alone_takes_its_own_time_and_its_steps() {
 
 #[test]
 fn what_is_held_is_not_computed_and_answers_are_held_too() {
-    // The second request extends the first with its answer; the third shares one block.
+    // The second request extends the first with its answer; the third shares a block.
     let text = mooncake(0, 1_024, 513, &[1, 2])
         + &mooncake(1, 2_000, 1, &[1, 2, 3, 4])
         + &mooncake(2, 1_024, 1, &[1, 9]);
@@ -179,22 +179,22 @@ fn what_one_rank_wrote_to_the_pool_another_loads() {
 #[test]
 fn what_is_in_the_pool_counts_for_each_rank_until_it_is_too_old() {
     let trace = trace(&mooncake(0, 2_048, 1, &[1, 2, 3, 4]));
-    let told = |credit_percent: u32, minutes: u64| {
+    let worth = |credit_percent: u32, minutes: u64| {
         let blocks = BlockRoom { pool: 10, ..BlockRoom::default() };
         let mut plan = SimPlan { ranks: 2, blocks, ..SimPlan::default() };
         plan.config.kv.pool_credit_percent = credit_percent;
-        let mut router = Shipped::new(&trace, &plan, plan.config.clone(), 1);
+        let mut router = ShippedRouter::new(&trace, &plan, plan.config.clone(), 1);
         let changes = trace.requests[0].blocks.iter().take(3).map(|&block| Pooled(block));
-        router.hear(RankIndex(0), &changes.collect::<Vec<_>>(), NanosSinceStart(0));
+        router.apply_events(RankIndex(0), &changes.collect::<Vec<_>>(), NanosSinceStart(0));
         let now = NanosSinceStart(minutes * 60_000_000_000);
         router.fade(now);
-        router.look(TraceAsked { id: 0, request: &trace.requests[0], now });
-        [0, 1].map(|rank| router.told_tokens(RankIndex(rank)))
+        router.look(TraceArrival { id: 0, request: &trace.requests[0], now });
+        [0, 1].map(|rank| router.reported_tokens(RankIndex(rank)))
     };
     use CacheChange::Pooled;
-    assert_eq!([told(50, 1), told(80, 1)], [[768; 2], [1_228; 2]]);
-    assert_eq!(told(0, 1), [0; 2], "the router follows no pool");
-    assert_eq!(told(50, 31), [0; 2], "`kv.tier_ttl` has passed");
+    assert_eq!([worth(50, 1), worth(80, 1)], [[768; 2], [1_228; 2]]);
+    assert_eq!(worth(0, 1), [0; 2], "the router follows no pool");
+    assert_eq!(worth(50, 31), [0; 2], "`kv.tier_ttl` has passed");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn one_rank_computes_and_another_answers() {
     let plan = SimPlan { ranks: 2, prefill_ranks: 1, config, ..SimPlan::default() };
     let run = simulate(&trace, &plan, "kv".parse().unwrap());
     assert_eq!((run.requests, run.refused), (2, 0));
-    // The prompt, its KV on the network, and one step of the rank that answers.
+    // The prompt, its KV on the network, and a step of the decode rank.
     let expected = rules.prefill_ns(2_048) + rules.send_ns(2_047) + rules.step.weights_ns as u64;
     let slowest = run.times.ttft_ms_p99 * 1e6;
     assert!((slowest - expected as f64).abs() < 0.02 * expected as f64, "{run:?} {expected}");
@@ -241,11 +241,11 @@ fn ranks_have_their_speeds_in_turn() {
     assert_eq!(plan.alone_ns(1_600), 960_000_000, "5,000 tokens a second in all");
     assert_eq!(SimPlan { ranks: 1, ..plan.clone() }.alone_ns(1_600), 800_000_000);
     let trace = Scenario::Shared.trace(2).first(400);
-    // In turn whatever they have to compute.
+    // Round robin, whatever the ranks have to compute.
     let mut plan = plan;
     plan.config.flow.queue.prefill_tokens_max = Some(0);
     let in_turn = simulate(&trace, &plan, "round_robin".parse().unwrap());
-    // As many tokens each: the slow one has half of the work.
+    // Equal tokens each: the slow rank has half of all work.
     assert!((1.4..1.6).contains(&in_turn.load_max_over_mean), "{in_turn:?}");
 }
 
@@ -271,7 +271,7 @@ fn sequences_that_outgrow_the_cache_are_computed_again() {
     let (ended, _, preempted) = run_alone(&trace, 7, &[0, 0]);
     assert_eq!(ended.len(), 2, "both end");
     assert_eq!(preempted, 1);
-    assert_eq!(ended[0].0, 0, "the one that came last is put off");
+    assert_eq!(ended[0].0, 0, "the last to arrive is preempted");
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn an_engine_with_numbers_serves_the_lowest_first() {
         let rules = ModelSpeed { sequences_max: 1, priority_scheduling, ..ModelSpeed::default() };
         let mut engine = ModelEngine::new(rules, KvCache::new(20, 0));
         for (id, priority) in [(0, 9), (1, 5), (2, -3), (3, 5)] {
-            let came = EngineRequest { id, priority, ..EngineRequest::default() };
-            engine.arrive(came, &trace, 0);
+            let request = EngineRequest { id, priority, ..EngineRequest::default() };
+            engine.arrive(request, &trace, 0);
         }
         let mut ids = Vec::new();
         let mut news = Vec::new();
@@ -296,11 +296,15 @@ fn an_engine_with_numbers_serves_the_lowest_first() {
         }
         ids
     };
-    assert_eq!(ended(true), [0, 2, 1, 3], "the first runs; of equal numbers the first that came");
+    assert_eq!(
+        ended(true),
+        [0, 2, 1, 3],
+        "the first runs; of equal priorities the first to arrive"
+    );
     assert_eq!(ended(false), [0, 1, 2, 3]);
 }
 
-/// 0120: where all wait in the engine, short prompts need not wait for long ones.
+/// 0120: where all requests wait in the engine, short prompts need not wait for long prompts.
 #[test]
 fn an_order_for_engines_helps_where_requests_wait_in_engines() {
     let prompt = |at: u64| if at.is_multiple_of(4) { 16_000 } else { 400 };
@@ -404,7 +408,7 @@ fn a_rank_holds_what_the_memory_of_its_engine_holds() {
 
 #[test]
 fn faults_of_an_engine_file_name_their_key() {
-    for (text, said) in [
+    for (text, reason) in [
         ("[step]\ntoken_ns = -1", "step.token_ns"),
         ("request_ns = nan", "request_ns"),
         ("[transfer]\nhost_token_ns = inf", "transfer.host_token_ns"),
@@ -417,9 +421,9 @@ fn faults_of_an_engine_file_name_their_key() {
         ("[step", "line 1"),
     ] {
         let error = ModelSpeed::from_toml(text).unwrap_err().to_string();
-        assert!(error.contains(said), "{text}: {error}");
+        assert!(error.contains(reason), "{text}: {error}");
     }
-    // What is allowed ends too, however slow it is.
+    // The slowest valid figures end too.
     let engine = ModelSpeed::from_toml("[step]\nattention_ns = 1e12").unwrap();
     let trace = trace(&mooncake(0, 100_000, 300, &[1, 2]));
     let plan = SimPlan { ranks: 1, engines: vec![engine], ..SimPlan::default() };
@@ -505,8 +509,8 @@ fn slow_ranks_get_what_they_can_compute() {
     assert!(kv.times.ttft_ms_mean < 0.9 * lmetric.times.ttft_ms_mean, "{kv:?} {lmetric:?}");
 }
 
-/// The trace with its starts such that prompts are offered at that load, in percent, until `until`
-/// of the requests have come, and at 70 % from then on. Also when that is.
+/// The trace with starts that offer the load, in percent, for the first `until` requests, and 70 %
+/// from then on. Also returns the time of the change.
 fn paced(trace: &Trace, plan: &mut SimPlan, load_percent: f64, until: usize) -> (Trace, u64) {
     let mut trace = trace.clone();
     let mut at_ns = 0.0;
@@ -530,8 +534,8 @@ fn paced(trace: &Trace, plan: &mut SimPlan, load_percent: f64, until: usize) -> 
     (trace, begins)
 }
 
-/// Requests that overload has left behind, caches that it has emptied, and guesses of what ranks
-/// do go by themselves.
+/// After an overload, the backlog, the emptied caches and the wrong predictions recover without
+/// help.
 #[test]
 fn a_full_queue_empties_by_itself_within_a_minute() {
     const MINUTE_NS: u64 = 60_000_000_000;
@@ -557,8 +561,8 @@ fn a_full_queue_empties_by_itself_within_a_minute() {
     }
 }
 
-/// Where nothing waits, the queue changes nothing: mean times to the first token, in milliseconds,
-/// of the router that served in the order of arrival, with caches of a quarter of all blocks.
+/// Without waiting requests, the queue changes nothing: mean TTFT in ms of the router that served
+/// in order of arrival, with caches of a quarter of all blocks.
 #[test]
 fn light_load_costs_no_more_than_in_the_order_of_arrival() {
     let figures = [("chats", 20.6), ("shared", 25.8), ("agents", 468.3), ("documents", 587.1)];
@@ -573,7 +577,8 @@ fn light_load_costs_no_more_than_in_the_order_of_arrival() {
     }
 }
 
-/// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` writes them.
+/// A change of these figures is a change of the policy. `FOREBAY_WRITE_SUMMARIES=1` rewrites the
+/// figures.
 #[test]
 fn fixed_seeds_have_the_figures_of_the_file() {
     let mut found = String::new();

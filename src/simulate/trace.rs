@@ -1,29 +1,30 @@
-//! What is asked for, and when. Prompts are paths of blocks; equal beginnings are equal blocks.
+//! Requests of a trace and their times. Prompts are paths of blocks; equal prefixes are equal
+//! blocks.
 
 use ahash::AHashMap;
 use forebay_fleet::account::FirstTokenKind;
 
-/// A block that no prompt names: made by decoding, and asked for by nobody.
+/// A block that no prompt contains: generated, and never reused.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;
 
 /// When a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnStart {
-    /// At that moment of the trace, whatever became of others.
+    /// At a fixed time of the trace, independent of other requests.
     At {
         /// Since the start of the trace.
         ns: u64,
     },
-    /// So long after the answer to another request has ended.
+    /// After the end of another request's answer.
     After {
-        /// Place of that request in the trace; before this one.
+        /// Index of the other request, which comes earlier in the trace.
         request: u32,
         /// Think time of a person, or the time of a tool.
         think_ns: u64,
     },
 }
 
-/// One request of a trace.
+/// A request of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRequest {
     /// When the request is sent.
@@ -36,11 +37,11 @@ pub struct TraceRequest {
     pub blocks: Vec<u32>,
     /// Blocks that the answer fills, behind the full blocks of the prompt.
     pub made: Vec<u32>,
-    /// Requests of one conversation share it.
+    /// Conversation of the request.
     pub session: u32,
 }
 
-/// Makes numbers in a row look like chance (Knuth).
+/// Multiplicative hash: spreads consecutive numbers (Knuth).
 const CHANCE_FACTOR: u32 = 2_654_435_761;
 
 /// Requests in the order in which they were recorded.
@@ -48,15 +49,15 @@ const CHANCE_FACTOR: u32 = 2_654_435_761;
 pub struct Trace {
     /// Tokens of each block.
     pub block_tokens: u32,
-    /// All of them; one that waits for another stands behind it.
+    /// All requests. A request that follows another comes after it.
     pub requests: Vec<TraceRequest>,
-    /// Requests whose answers come whole, in percent: a router does not see their first tokens.
+    /// Percent of requests that do not stream: a router does not see their first tokens.
     pub whole_percent: u32,
     /// By block: the block before it on its path, or [`NO_BLOCK`].
     pub(crate) parents: Vec<u32>,
 }
 
-/// Gives numbers to blocks: one number for one path.
+/// Assigns numbers to blocks: a number for each path.
 #[derive(Debug, Default)]
 pub(crate) struct BlockNames {
     names: AHashMap<(u32, u64), u32>,
@@ -90,7 +91,7 @@ impl TraceRequest {
         ((self.input_tokens / block_tokens) as usize).min(self.blocks.len())
     }
 
-    /// The blocks of prompt and answer, as they are once they are full, as far as they are known.
+    /// The full blocks of prompt and answer, as far as they are known.
     pub(crate) fn path(&self, block_tokens: u32) -> impl Iterator<Item = u32> + Clone + '_ {
         let known = self.made.iter().copied().take_while(|&block| block != NO_BLOCK);
         self.blocks.iter().copied().take(self.full_blocks(block_tokens)).chain(known)
@@ -104,19 +105,20 @@ impl Trace {
         tokens.checked_div(self.requests.len() as u64).map_or(1, |mean| mean.max(1) as u32)
     }
 
-    /// A trace of these requests. Adds the blocks that answers make, and sessions where a request
-    /// extends another one.
+    /// A trace of these requests. Adds the blocks of answers, and sessions where a request extends
+    /// another request.
     pub(crate) fn new(block_tokens: u32, requests: Vec<TraceRequest>, names: BlockNames) -> Self {
         let mut trace = Self { block_tokens, requests, parents: names.parents, ..Self::default() };
         trace.continue_sessions();
         trace
     }
 
-    /// A request whose prompt begins with the whole prompt of an earlier one, and that alone had
-    /// its last full block, continues the earlier one: its blocks there hold the earlier answer.
+    /// A request continues an earlier request if its prompt begins with the whole earlier prompt
+    /// and no third request had that prompt's last full block. Its next blocks then contain the
+    /// earlier answer.
     fn continue_sessions(&mut self) {
         let block_tokens = self.block_tokens;
-        // By last full block: the request that brought the block.
+        // By last full block: the first request with the block.
         let mut brought: AHashMap<u32, u32> = AHashMap::new();
         let mut seen = vec![false; self.parents.len()];
         for at in 0..self.requests.len() {
@@ -170,7 +172,7 @@ impl Trace {
         self
     }
 
-    /// How does the router see the first token of that request?
+    /// How the router observes the first token of the request.
     pub(crate) fn first_token(&self, id: u32) -> FirstTokenKind {
         let is_single = |request: &TraceRequest| request.output_tokens <= 1;
         let chance = id.wrapping_mul(CHANCE_FACTOR) >> 8;
@@ -179,7 +181,7 @@ impl Trace {
         FirstTokenKind { shows, is_stream }
     }
 
-    /// The same requests so often, each time with prompts that share nothing with the others.
+    /// The requests repeated `times` times, with prompts that share no block between repetitions.
     #[must_use]
     pub fn repeated(&self, times: u32) -> Self {
         let Self { block_tokens, whole_percent, .. } = *self;

@@ -1,4 +1,4 @@
-//! Trace files. The first line tells the format:
+//! Trace files. The first line determines the format:
 //!
 //! | format | a line |
 //! |---|---|
@@ -9,19 +9,20 @@
 //! Mooncake's blocks have 512 tokens and its times are in ms. Prompts of Azure share nothing.
 //! A turn of a session follows the end of the turn before.
 //!
-//! A request of a session has `in`, `out`, `hash_ids` and its start `t` in seconds. A session whose
-//! first turn has none, or 0, begins a second after the session of the line before. `think_time`
-//! says how long a turn waits after the turn before; without it the distance of the starts does.
-//! A request with `requests` of its own is a sub-agent, whose turns come in its place.
+//! A request of a session has `in`, `out`, `hash_ids` and its start `t` in seconds. A session
+//! without a start of its first turn, or with 0, begins a second after the session of the line
+//! before. `think_time` is the pause of a turn after the turn before; the default is the distance
+//! of the starts. A request with nested `requests` is a sub-agent, and its turns replace the
+//! request.
 
 use crate::trace::{BlockNames, Trace, TraceRequest, TurnStart};
 use serde::Deserialize;
 use std::path::Path;
 
 const MOONCAKE_BLOCK_TOKENS: u32 = 512;
-/// Of traces that name no blocks.
+/// Block size of traces without blocks.
 const OWN_BLOCK_TOKENS: u32 = 64;
-/// Sessions without a start begin so far apart, before the load sets the pace.
+/// Distance between sessions without a start, before the trace is scaled to the load.
 const SESSION_GAP_NS: u64 = 1_000_000_000;
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
@@ -34,7 +35,7 @@ pub enum TraceError {
     File {
         /// As it was given.
         path: String,
-        /// What the system says.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// A line is of no known format.
@@ -44,7 +45,7 @@ pub enum TraceError {
         path: String,
         /// Lines are counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Fault of the line.
         reason: String,
     },
     /// There is nothing to replay.
@@ -207,7 +208,7 @@ impl TraceReader {
         Ok(())
     }
 
-    /// The turns in order, each after the turn before. Returns the last.
+    /// Adds the turns in order, each after the turn before. Returns the last.
     fn turns(
         &mut self,
         turns: &[SessionTurn],
@@ -228,7 +229,7 @@ impl TraceReader {
                 false => u64::from(names.session) * SESSION_GAP_NS,
             };
             self.push(start_ns, turn.input, turn.output);
-            // `push` counts a session for each request, and here it is one for all.
+            // `push` counts a session for each request; these requests share a single session.
             self.sessions = names.session;
             let hashes = turn.hash_ids.iter().enumerate();
             let hashes = hashes.map(|(place, &hash)| names.hash(place as u32, hash));
@@ -245,7 +246,7 @@ impl TraceReader {
     }
 }
 
-/// What the hashes of one session stand for.
+/// Scope of the hashes of a session.
 struct SessionNames {
     session: u32,
     is_local: bool,
@@ -255,7 +256,7 @@ struct SessionNames {
 }
 
 impl SessionNames {
-    /// Local numbers are of this session alone. Sessions with the same tools share those.
+    /// Local numbers belong to this session. Sessions with the same tools share the tools' blocks.
     fn hash(&self, place: u32, hash: u64) -> u64 {
         if !self.is_local {
             return hash;
@@ -278,7 +279,7 @@ fn azure_ns(text: &str) -> Option<u64> {
     let year = date.next()?.ok()?;
     let month = date.next()?.ok()?;
     let day = date.next()?.ok()?;
-    // Months as long as the longest: a trace of a year keeps its order, and none is that long.
+    // All months count 31 days, which keeps the order of times; no trace spans a year.
     let days = (year.checked_sub(2_000)? * 12 + month) * 31 + day;
     let mut time = time.split(':');
     let hours: u64 = time.next()?.parse().ok()?;

@@ -1,11 +1,11 @@
-//! When requests come, by the trace and the load.
+//! Arrival times of requests, by the trace and the load.
 
 use super::{Event, World};
 use crate::trace::TurnStart;
 use std::cmp::Reverse;
 
 impl World<'_> {
-    /// The time of the trace is stretched until the offered prompts are the load of the plan.
+    /// Scales the times of the trace so that the offered prompts match the load of the plan.
     pub(super) fn plan_arrivals(&mut self) {
         let work: u64 = self.requests.outcomes.iter().map(|outcome| outcome.alone_ns).sum();
         let capacity = self.plan.ranks as f64 * self.plan.load_percent / 100.0;
@@ -37,7 +37,7 @@ impl World<'_> {
     }
 }
 
-/// The least distance of two moments of the trace: arrivals within it are in no known order.
+/// Resolution of the trace's timestamps: arrivals with equal timestamps have no known order.
 fn coarse_step(starts: &[Option<u64>]) -> u64 {
     let mut times: Vec<u64> = starts.iter().flatten().copied().collect();
     times.sort_unstable();

@@ -1,5 +1,5 @@
-//! One run: what happens, in the order of virtual time. Requests come, are placed by the router's
-//! code or by a rival's rule, go through their rank, and the router hears of it with a delay.
+//! A run: its events in virtual time. Requests arrive, are placed by the router's code or by a
+//! rival rule, and run on their rank. The router sees the effects with a delay.
 
 mod arrivals;
 mod report;
@@ -12,7 +12,7 @@ use crate::plan::SimPlan;
 use crate::rivals::Rule;
 use crate::routers::{LentClock, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
-use crate::shipped::{PlacedAs, TraceAsked};
+use crate::shipped::{PlaceOutcome, TraceArrival};
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -28,10 +28,10 @@ use std::time::Duration;
 const EVENT_DELAY_NS: u64 = 3_000_000;
 /// Between two load reports of a rank.
 const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
-/// When a run begins, since 1970: in the years of which numbers of requests tell.
+/// Start of a run since 1970, in the range that engine priorities can encode.
 const START: Duration = Duration::from_secs(1_800_000_000);
 
-/// What happens at a certain time.
+/// An event in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrives(u32),
@@ -39,56 +39,56 @@ enum Event {
     /// The deadline of a wait in a queue.
     Late(u32),
     LooksAgain,
-    /// A prompt whose first token does not show should be computed.
+    /// Estimated end of a prefill without a visible first token.
     Passes(u32),
     Reports,
     /// Replicas exchange messages with each other.
     Messages,
 }
 
-/// What came of one policy.
+/// Result of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyRun {
     /// The figures of the whole run.
     pub summary: PolicySummary,
-    /// How the run went over its time.
+    /// Time series of the run.
     pub series: RunSeries,
-    /// What the engines reported.
+    /// Load reports of the engines.
     pub loads: Vec<EngineLoad>,
     /// When the last request ended.
     pub ended_ns: u64,
-    /// What the routers have cost; no figure of it is the same in two runs.
+    /// Cost of the routers; its times differ from run to run.
     pub used: RouterUse,
 }
 
-/// What the engine of one rank reported.
+/// Load report of a rank's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLoad {
-    /// When it reported, in virtual time.
+    /// Time of the report, in virtual time.
     pub at_ns: u64,
-    /// The place of its rank.
+    /// Index of the rank.
     pub rank: usize,
     /// Requests in the batch.
     pub running: u32,
-    /// Requests that wait for it.
+    /// Requests that wait for the batch.
     pub waiting: u32,
 }
 
-/// Who looks at a run, and whose clock measures the routers.
+/// Progress callback of a run, and the clock that measures the routers.
 pub struct Onlooker<'a> {
-    /// Hears from time to time how many requests have ended.
+    /// Called regularly with the count of ended requests.
     pub ended: &'a mut dyn FnMut(usize),
-    /// Nanoseconds since any moment.
+    /// Nanoseconds since an arbitrary start.
     pub clock: LentClock<'a>,
 }
 
-/// Replays the trace under one policy.
+/// Replays the trace under a policy.
 #[must_use]
 pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
     run(trace, plan, rule, Onlooker { ended: &mut |_| (), clock: &|| 0 }).summary
 }
 
-/// The same with how it went.
+/// As [`simulate`], with time series and load reports.
 #[must_use]
 pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) -> PolicyRun {
     let Onlooker { ended, clock } = onlooker;
@@ -106,7 +106,7 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) ->
     }
 }
 
-/// One request of a run.
+/// A request of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestRecord {
     pub(crate) started_ns: u64,
@@ -115,7 +115,7 @@ pub(crate) struct RequestRecord {
     pub(crate) outcome: RequestOutcome,
 }
 
-/// Each request of a run under one policy. Without pairs of ranks.
+/// All requests of a run under a policy. Without pairs of ranks.
 pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestRecord> {
     let mut world = World::new(trace, plan, rule, &|| 0);
     world.replay(&mut |_| ());
@@ -126,7 +126,7 @@ pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestR
         .collect()
 }
 
-/// What came of each request, with its start.
+/// Outcome and start of each request.
 #[cfg(test)]
 pub(crate) fn outcomes(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<(u64, RequestOutcome)> {
     let mut world = World::new(trace, plan, rule, &|| 0);
@@ -146,35 +146,34 @@ struct World<'a> {
     requests: Requests,
     events: SimEvents,
     first_tokens: FirstTokens,
-    /// By request: its number in an engine with `priority_scheduling`.
+    /// Priority of each request in an engine with `priority_scheduling`.
     priorities: Vec<i64>,
 }
 
-/// What is to happen. Of one moment, what was planned first is first.
+/// Future events. At equal times, the event that was planned first comes first.
 #[derive(Default)]
 struct SimEvents {
-    /// Requests that the trace gives a time, the last first. All of them are planned before
-    /// anything else.
+    /// Requests with a time in the trace, the last first. All are planned before any other event.
     arrivals: Vec<(u64, u32)>,
-    /// The rest, which is little at each moment.
+    /// All other events, few at a time.
     planned: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned_count: u64,
 }
 
 struct SimRanks {
     engines: Vec<ModelEngine>,
-    /// Requests of each without a first token.
+    /// Requests of each rank without a first token.
     waiting: Vec<u32>,
-    /// Changes of caches that the router does not know of yet, oldest first.
-    unheard: VecDeque<(u64, RankIndex, Vec<CacheChange>)>,
-    /// The next look at the queues that is planned.
-    looks_again_at: u64,
+    /// Cache changes still on their way to the router, oldest first.
+    pending_events: VecDeque<(u64, RankIndex, Vec<CacheChange>)>,
+    /// Time of the next planned scan of the queues.
+    next_scan_at: u64,
     waited_ns: Vec<u64>,
     samples: Vec<TokenSample>,
     loads: Vec<EngineLoad>,
 }
 
-/// Moments of a run.
+/// Last arrival and last end of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastTimes {
     arrival_ns: u64,
@@ -183,17 +182,16 @@ struct LastTimes {
 
 struct Requests {
     leases: Vec<Option<Lease>>,
-    /// Of the ranks that compute their prompts for others.
+    /// Leases on prefill ranks.
     prefills: Vec<Option<Lease>>,
     started_ns: Vec<u64>,
     /// By request: see [`RequestRecord::sent`].
     sent: Vec<Option<(usize, u64)>>,
     outcomes: Vec<RequestOutcome>,
-    /// By request: those that wait for its end.
+    /// Requests that wait for the end of each request.
     followers: Vec<Vec<u32>>,
-    /// Those that have not ended.
+    /// Requests that have not ended.
     left: usize,
-    /// When the last request came, and when the last one ended.
     last: LastTimes,
 }
 
@@ -229,8 +227,8 @@ impl<'a> World<'a> {
             ranks: SimRanks {
                 engines: (0..plan.ranks).map(engine).collect(),
                 waiting: vec![0; plan.ranks],
-                unheard: VecDeque::new(),
-                looks_again_at: u64::MAX,
+                pending_events: VecDeque::new(),
+                next_scan_at: u64::MAX,
                 waited_ns: vec![0; plan.ranks],
                 samples: Vec::new(),
                 loads: Vec::new(),
@@ -267,9 +265,9 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, now: u64, event: Event) {
-        while self.ranks.unheard.front().is_some_and(|(at, ..)| *at <= now) {
-            let Some((_, rank, changes)) = self.ranks.unheard.pop_front() else { break };
-            self.routers.hear(rank, &changes, NanosSinceStart(now));
+        while self.ranks.pending_events.front().is_some_and(|(at, ..)| *at <= now) {
+            let Some((_, rank, changes)) = self.ranks.pending_events.pop_front() else { break };
+            self.routers.apply_events(rank, &changes, NanosSinceStart(now));
         }
         match event {
             Event::Arrives(id) => self.arrive(id, now),
@@ -280,7 +278,7 @@ impl<'a> World<'a> {
                 }
             }
             Event::LooksAgain => {
-                self.ranks.looks_again_at = u64::MAX;
+                self.ranks.next_scan_at = u64::MAX;
                 self.serve(true, now);
             }
             Event::Passes(id) => {
@@ -308,15 +306,15 @@ impl<'a> World<'a> {
         self.requests.last.arrival_ns = now;
         let trace = self.trace;
         let request = &trace.requests[id as usize];
-        let asked = TraceAsked { id, request, now: NanosSinceStart(now) };
-        let placed = self.routers.place(asked, &self.ranks.waiting);
+        let arrival = TraceArrival { id, request, now: NanosSinceStart(now) };
+        let placed = self.routers.place(arrival, &self.ranks.waiting);
         self.placed(id, placed, now);
         self.serve(false, now);
     }
 
-    fn placed(&mut self, id: u32, placed: PlacedAs, now: u64) {
+    fn placed(&mut self, id: u32, placed: PlaceOutcome, now: u64) {
         match placed {
-            PlacedAs::Sent(mut lease) => {
+            PlaceOutcome::Sent(mut lease) => {
                 let rank = lease.rank().index();
                 let now_ns = NanosSinceStart(now);
                 let kind = self.trace.first_token(id);
@@ -328,19 +326,19 @@ impl<'a> World<'a> {
                 self.requests.sent[id as usize] = Some((rank, now));
                 self.begin(rank, id, EngineJob::Whole, now);
             }
-            PlacedAs::Paired { prefill, decode } => {
+            PlaceOutcome::Paired { prefill, decode } => {
                 let rank = prefill.rank().index();
                 self.number(id, &prefill);
                 self.requests.prefills[id as usize] = Some(prefill);
                 self.requests.leases[id as usize] = Some(decode);
                 self.begin(rank, id, EngineJob::Prompt, now);
             }
-            PlacedAs::Waits(deadline) => self.at(deadline.0, Event::Late(id)),
-            PlacedAs::Refused => self.ended(id, now),
+            PlaceOutcome::Waits(deadline) => self.at(deadline.0, Event::Late(id)),
+            PlaceOutcome::Refused => self.ended(id, now),
         }
     }
 
-    /// The number that the router gives the request, see `forebay_router::dispatch`.
+    /// Sets the engine priority that the router would send, see `forebay_router::dispatch`.
     fn number(&mut self, id: u32, prefill: &Lease) {
         let queue = &self.plan.config.flow.queue;
         if queue.engine_priority {
@@ -355,11 +353,11 @@ impl<'a> World<'a> {
 
     fn begin(&mut self, rank: usize, id: u32, job: EngineJob, now: u64) {
         self.ranks.waiting[rank] += 1;
-        let came = EngineRequest { id, priority: self.priorities[id as usize], job };
-        if self.ranks.engines[rank].arrive(came, self.trace, now) {
+        let request = EngineRequest { id, priority: self.priorities[id as usize], job };
+        if self.ranks.engines[rank].arrive(request, self.trace, now) {
             self.plan_end(rank);
         }
-        self.tell(rank, now);
+        self.send_events(rank, now);
     }
 
     fn plan_end(&mut self, rank: usize) {
@@ -369,13 +367,13 @@ impl<'a> World<'a> {
     }
 
     fn end_steps(&mut self, rank: usize, now: u64) {
-        // The steps were cut short, and ended before.
+        // A stale event: the steps were cut short.
         if self.ranks.engines[rank].ends_at() != Some(now) {
             return;
         }
         let mut news = Vec::new();
         self.ranks.engines[rank].end_steps(self.trace, now, &mut news);
-        self.tell(rank, now);
+        self.send_events(rank, now);
         self.plan_end(rank);
         for news in news {
             match news {
@@ -392,7 +390,7 @@ impl<'a> World<'a> {
     fn first_token(&mut self, rank: usize, id: u32, now: u64) {
         let at = id as usize;
         self.ranks.waiting[rank] -= 1;
-        // The token of a prefill rank is none that the client sees.
+        // The client does not see the token of a prefill rank.
         if self.requests.prefills[at].is_some() {
             return;
         }
@@ -406,13 +404,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// By so much the client sees each token of a request later.
+    /// Delay of each token of a request outside of the steps.
     fn beside_steps_ns(&self, id: u32) -> u64 {
         let rank = self.requests.leases[id as usize].as_ref().map(Lease::rank);
         rank.map_or(0, |rank| self.plan.speed(rank.index()).request_ns as u64)
     }
 
-    /// The prefill rank is done, and the decode rank goes on.
+    /// Ends the prefill leg and begins the decode leg.
     fn prompt_computed(&mut self, id: u32, mut prefill: Lease, now: u64) {
         prefill.prefill_done(|| NanosSinceStart(now));
         self.routers.end(id, prefill, NanosSinceStart(now));
@@ -422,11 +420,15 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Changes of the cache go on their way to the router.
-    fn tell(&mut self, rank: usize, now: u64) {
+    /// Sends cache changes to the router, with a delay.
+    fn send_events(&mut self, rank: usize, now: u64) {
         let changes = self.ranks.engines[rank].take_changes();
         if let Some(index) = RankIndex::try_from_index(rank).filter(|_| !changes.is_empty()) {
-            self.ranks.unheard.push_back((now.saturating_add(EVENT_DELAY_NS), index, changes));
+            self.ranks.pending_events.push_back((
+                now.saturating_add(EVENT_DELAY_NS),
+                index,
+                changes,
+            ));
         }
     }
 
@@ -456,9 +458,9 @@ impl<'a> World<'a> {
         for (id, placed) in placed {
             self.placed(id, placed, now);
         }
-        let again = self.routers.look_again_at().map_or(u64::MAX, |at| at.0.max(now + 1));
-        if again < self.ranks.looks_again_at {
-            self.ranks.looks_again_at = again;
+        let again = self.routers.next_scan_at().map_or(u64::MAX, |at| at.0.max(now + 1));
+        if again < self.ranks.next_scan_at {
+            self.ranks.next_scan_at = again;
             self.at(again, Event::LooksAgain);
         }
     }

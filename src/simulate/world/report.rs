@@ -1,4 +1,4 @@
-//! What engines report of their load, each second.
+//! Load reports of the engines, each second.
 
 use super::{EngineLoad, Event, REPORT_INTERVAL_NS, World};
 use crate::engine::{EngineRequests, ModelEngine};
@@ -37,7 +37,7 @@ impl World<'_> {
             }
         }
         self.at(now.saturating_add(REPORT_INTERVAL_NS), Event::Reports);
-        // A limit that was learned from a report may have let requests in.
+        // A limit learned from a report may admit queued requests.
         self.serve(false, now);
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a run that has ended.
+//! Figures of a finished run.
 
 use super::World;
 use crate::engine::ModelEngine;
@@ -10,7 +10,7 @@ impl World<'_> {
         let mut summary = PolicySummary::default();
         summary.count(&self.requests.outcomes);
         let totals = || self.ranks.engines.iter().map(ModelEngine::totals);
-        // Prompts are computed by some of the ranks, or by all.
+        // Prompts are computed by the prefill ranks, or by all ranks.
         let SimPlan { ranks, prefill_ranks, .. } = *self.plan;
         let computing = if prefill_ranks > 0 { prefill_ranks } else { ranks };
         let computed = totals().take(computing).map(|totals| totals.computed_tokens);
