@@ -1,9 +1,9 @@
-//! Why the control plane cannot run, or has ended.
+//! Errors that prevent or end the control plane.
 
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why the control plane cannot run.
+/// Reason why the control plane cannot run, or has ended.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// No runtime, signal or socket.
@@ -20,7 +20,7 @@ pub enum ControlError {
     /// Shards had not ended some seconds after the deadline of a drain.
     #[error("shards did not end in time after the drain: left without them")]
     ShardsLate,
-    /// A panic, which is in the log.
+    /// A panic; the log has its message.
     #[error("the control plane panicked (this is a bug)")]
     Panicked,
     /// No HTTP client.

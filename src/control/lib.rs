@@ -8,7 +8,8 @@
 //!
 //! Reaches the shards through [`ports`] and nothing else: rings, a newest-wins cell, bells,
 //! counters. Limits: a task per worker and per rank, 256 notices under way, every answer of a
-//! worker bounded in time and bytes. Must never make a shard wait, and never trust a worker.
+//! worker bounded in time and bytes. Must never make a shard wait, and never trust data from a
+//! worker.
 
 mod error;
 #[cfg(test)]

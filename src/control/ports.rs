@@ -50,8 +50,8 @@ impl Ports {
         }
     }
 
-    /// Hands every shard these reports; returns how many found no room. Shards are not woken: they
-    /// look before they choose.
+    /// Hands every shard these reports; returns the count of reports that found no room. Shards are
+    /// not woken, since they read the reports before they select a rank.
     pub(super) fn report(&self, reports: &[LoadReport]) -> u64 {
         let mut dropped = 0;
         for shard in self.shards.borrow_mut().iter_mut() {
@@ -62,7 +62,7 @@ impl Ports {
         dropped
     }
 
-    /// Sends every shard a command about its end. A shard whose ring is full gets the command with
+    /// Sends every shard a command about its end. A shard with a full ring gets the command with
     /// the next call.
     pub(super) fn command(&self, command: ShardCommand) {
         for shard in self.shards.borrow_mut().iter_mut() {
@@ -86,7 +86,7 @@ impl Ports {
     /// Takes the traces of sampled requests.
     pub(super) fn take_traces(&self, mut take: impl FnMut(TraceRecord)) {
         for shard in self.shards.borrow_mut().iter_mut() {
-            // As many as are there at most, so that no shard keeps the loop.
+            // Takes at most the current count, so that a busy shard cannot hold the loop.
             for _ in 0..shard.port.traces.len() {
                 let Some(traced) = shard.port.traces.pop() else { break };
                 take(traced);
@@ -98,7 +98,7 @@ impl Ports {
         self.shards.borrow().iter().map(|shard| shard.port.counters.phase()).collect()
     }
 
-    /// Counts of progress; none of shards that have not begun or have ended.
+    /// Progress counts of the shards; `None` before a shard begins and after it ends.
     pub(super) fn beats(&self) -> Vec<Option<u64>> {
         let shards = self.shards.borrow();
         let counters = shards.iter().map(|shard| &shard.port.counters);

@@ -22,7 +22,7 @@ pub struct ControlSetup {
     pub router_id: RouterId,
     /// The secret of the block keys; the shards use the same.
     pub seed: KeySeed,
-    /// The last snapshot. The seed is from it.
+    /// The last snapshot, which also contains the seed.
     pub snapshot: Option<SnapshotFile>,
     /// The control plane's side of the rings.
     pub end: ControlEnd,
@@ -30,7 +30,7 @@ pub struct ControlSetup {
     pub board: Arc<LoadBoard>,
     /// The radix index, for gauges.
     pub index: IndexReader,
-    /// From the process before, and for the next process.
+    /// Handover from the process before, and to the next process.
     pub handover: HandoverSetup,
     /// The admin API's socket.
     pub admin: AdminSocket,

@@ -61,9 +61,9 @@ impl Plane {
             feed_timers: forebay_kv_events::FeedTimers::default(),
             log_dropped: || 0,
         };
-        let (tell, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         std::thread::spawn(move || {
-            tell.send(run(setup)).unwrap();
+            sender.send(run(setup)).unwrap();
         });
         Self { admin: address, stop, shards, ended }
     }
@@ -118,10 +118,10 @@ fn poll<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 /// A worker for tests outside of any runtime; it serves until the process ends.
 fn background_worker(answers: Answers) -> SocketAddr {
-    let (tell, address) = mpsc::channel();
+    let (sender, address) = mpsc::channel();
     std::thread::spawn(move || {
         block_on_local(async move {
-            tell.send(fake(answers).await).unwrap();
+            sender.send(fake(answers).await).unwrap();
             std::future::pending::<()>().await;
         });
     });
@@ -206,8 +206,8 @@ fn a_shard_that_ends_by_itself_drains_the_others_and_ends_the_plane_with_an_erro
     let mut plane = Plane::start(config(&["http://127.0.0.1:1"]));
     plane.shards[0].counters.set_phase(ShardPhase::Listening);
     plane.shards[1].counters.set_phase(ShardPhase::Ended);
-    let told = poll(|| plane.shards[0].commands.pop());
-    assert!(drain_of(told).0 > 0);
+    let command = poll(|| plane.shards[0].commands.pop());
+    assert!(drain_of(command).0 > 0);
     let (status, body) = plane.get("/readyz");
     assert!(status == 503 && body.contains("1 ended by a fault"), "{body}");
     plane.shards[0].counters.set_phase(ShardPhase::Ended);
@@ -251,11 +251,11 @@ fn what_an_engine_reports_of_its_load_reaches_shards_metrics_and_list() {
 /// Publishes the load of an SGLang rank until the process ends; returns its port.
 fn background_load_publisher() -> u16 {
     use zeromq::{Socket, SocketSend};
-    let (tell, place) = mpsc::channel();
+    let (sender, place) = mpsc::channel();
     std::thread::spawn(move || {
         block_on_local(async move {
             let mut socket = zeromq::PubSocket::new();
-            tell.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
+            sender.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
             // Twelve run, three wait, 40,960 of 262,144 tokens are in use.
             let payload = b"\x96\xa8LoadStat\x0c\x03\xcd\xa0\x00\xce\x00\x04\x00\x00\xc0";
             for number in 0_u64.. {
@@ -300,14 +300,14 @@ fn without_health_checks_workers_are_up_at_once() {
     plane.end();
 }
 
-/// Serves until told to stop, on a port that can be had again.
-struct Mortal {
+/// A server that a test can stop, on a port that can be bound again.
+struct StoppableServer {
     stop: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
 }
 
-fn mortal_worker(address: SocketAddr, answers: Answers) -> (Mortal, SocketAddr) {
-    let (tell, bound) = mpsc::channel();
+fn mortal_worker(address: SocketAddr, answers: Answers) -> (StoppableServer, SocketAddr) {
+    let (sender, bound) = mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let thread = std::thread::spawn(move || {
         block_on_local(async move {
@@ -315,7 +315,7 @@ fn mortal_worker(address: SocketAddr, answers: Answers) -> (Mortal, SocketAddr) 
             socket.set_reuseaddr(true).unwrap();
             socket.bind(address).unwrap();
             let listener = socket.listen(16).unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             let app = Router::new().fallback(move |uri: Uri| async move {
                 let known = answers.iter().find(|(path, _)| *path == uri.path());
                 known.map_or((StatusCode::NOT_FOUND, ""), |(_, body)| (StatusCode::OK, *body))
@@ -325,7 +325,7 @@ fn mortal_worker(address: SocketAddr, answers: Answers) -> (Mortal, SocketAddr) 
             serving.abort();
         });
     });
-    (Mortal { stop, thread }, bound.recv().unwrap())
+    (StoppableServer { stop, thread }, bound.recv().unwrap())
 }
 
 #[test]
@@ -353,11 +353,11 @@ fn a_worker_that_dies_and_returns_as_another_is_described_again() {
 /// ends.
 fn background_publisher(tokens: &'static [u8]) -> String {
     use zeromq::{Socket, SocketSend};
-    let (tell, place) = mpsc::channel();
+    let (sender, place) = mpsc::channel();
     std::thread::spawn(move || {
         block_on_local(async move {
             let mut socket = zeromq::PubSocket::new();
-            tell.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
+            sender.send(socket.bind("tcp://127.0.0.1:0").await.unwrap().to_string()).unwrap();
             // [0.0, [["BlockStored", [1], nil, tokens, 4]]]
             let mut payload = vec![0x92, 0xca, 0, 0, 0, 0, 0x91, 0x95, 0xab];
             payload.extend_from_slice(b"BlockStored");
@@ -376,7 +376,7 @@ fn background_publisher(tokens: &'static [u8]) -> String {
     place.recv().unwrap()
 }
 
-/// Answers of a vLLM worker whose events come from there.
+/// Answers of a vLLM worker that publishes its events at `place`.
 fn with_events(place: &str) -> Answers {
     let sources = serde_json::json!({"0": {"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": place}});
     let mut answers = VLLM_RUST.to_vec();

@@ -44,7 +44,7 @@ impl ServerTls {
     /// Reads all files.
     ///
     /// # Errors
-    /// Which file is at fault, and why.
+    /// The faulty file, and its fault.
     pub fn read(files: &AcceptFiles) -> Result<Self, FilesFault> {
         let tickets = Tickets::new()?;
         Ok(Self { acceptor: Acceptor::read(files, &tickets)?, tickets })
@@ -70,7 +70,7 @@ impl ServerTls {
     }
 }
 
-/// The same for the admin API.
+/// Certificates of the admin API.
 #[derive(Debug)]
 pub(super) struct AdminTls {
     tls: ServerTls,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tracing::{error, info};
 
-/// Of an engine's answer, for the log and for clients.
+/// Most bytes of an engine's answer, for the log and for clients.
 const ANSWER_BYTES_MAX: usize = 512;
 
 /// Wanted adapters, and the calls under way.
@@ -81,7 +81,7 @@ impl AdapterLoads {
                     let answer = clients.hand(&authority, api_key, target, body, ANSWER_BYTES_MAX);
                     answer.await.and_then(|(status, text, _)| match status {
                         200..300 => Ok(()),
-                        // Both engines answer so for an adapter that they have.
+                        // Answer of both engines for an adapter that is already loaded.
                         400 if text.contains("already") && text.contains("loaded") => Ok(()),
                         _ => Err(format!("it answered {status}: {text}")),
                     })

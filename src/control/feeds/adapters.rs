@@ -1,7 +1,7 @@
-//! Which LoRA adapters are wanted, and at which workers each is to be loaded. Sans-IO: the fleet,
-//! the time and what workers answered in, workers to ask out. An adapter that was asked for once is
-//! kept at `copies` workers from then on: a worker that was restarted has lost it. What an engine
-//! unloads while it runs was too much for it, or unwanted, and stays away until it is asked for.
+//! Decides which LoRA adapters to load, and at which workers. Sans-IO: the fleet, the time and
+//! answers of workers in, workers to call out. An adapter that was requested once is kept at
+//! `copies` workers from then on: a restarted worker has lost the adapter. An adapter that a
+//! running engine unloads is loaded again only after another request.
 
 use forebay_base::limits::{ADAPTER_LISTED_MAX, ADAPTER_REFUSED_TIME, ADAPTER_RETRY_TIME};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two descriptions of a worker that is to list an adapter.
+/// Time between two descriptions of a worker that should list an adapter.
 const DESCRIBE_PERIOD: Duration = Duration::from_secs(1);
 
-/// All adapters that a request has asked for.
+/// All adapters that were requested.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     wanted: BTreeMap<Arc<str>, WantedAdapter>,
-    /// Of the fleet that was looked at last.
+    /// Generation of the last inspected fleet.
     generation: u64,
-    /// When time alone may make something due.
+    /// Next time at which work may fall due without an event.
     look_at: Option<NanosSinceStart>,
-    /// When workers are described again that are to list an adapter.
+    /// Next time to describe workers that should list an adapter.
     describe_at: NanosSinceStart,
 }
 
@@ -31,21 +31,21 @@ pub(super) struct Adapters {
 struct WantedAdapter {
     /// Requests that wait for the first worker.
     waiting: Vec<AdapterRefusal>,
-    /// How far each worker is with it that was asked.
+    /// Load state at each called worker.
     at: BTreeMap<WorkerIndex, LoadState>,
-    /// Missing copies are made. An engine that unloads the adapter ends that, until a request finds
-    /// no worker with the adapter.
+    /// Missing copies are loaded. An engine that unloads the adapter resets the flag, until a
+    /// request finds no worker with the adapter.
     has_demand: bool,
 }
 
-/// How far a worker is with an adapter.
+/// Load state of an adapter at a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LoadState {
-    /// It was asked, and is silent so far.
+    /// The call is under way.
     Asked,
     /// The engine has loaded the adapter. Its list is to show the adapter soon.
     Loaded { at: NanosSinceStart },
-    /// It lists the adapter, in this life of its process.
+    /// The worker lists the adapter, in this life of its process.
     Listed { life: u32 },
     /// The engine has refused, with this fault.
     Refused { at: NanosSinceStart, fault: String },
@@ -64,7 +64,7 @@ pub(super) struct AdapterLoad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AdapterHost {
     worker: WorkerIndex,
-    /// How many it has, of any name.
+    /// Adapters that the worker has loaded.
     adapters: usize,
     in_flight: u32,
     has_it: bool,
@@ -73,7 +73,7 @@ struct AdapterHost {
 }
 
 impl Adapters {
-    /// Requests wait for an adapter.
+    /// Adds a request that waits for an adapter.
     pub(super) fn add_request(&mut self, ask: AdapterRequest) {
         let wanted = self.wanted.entry(ask.name).or_default();
         wanted.waiting.push(ask.refused);
@@ -81,7 +81,7 @@ impl Adapters {
         self.generation = 0;
     }
 
-    /// A worker has answered.
+    /// Takes the result of a load call.
     pub(super) fn take_result(
         &mut self,
         adapter: &str,
@@ -109,7 +109,7 @@ impl Adapters {
         at.filter(|(_, state)| is_loaded(state)).map(|(worker, _)| *worker).collect()
     }
 
-    /// Workers to ask now.
+    /// Workers to call now.
     pub(super) fn due(
         &mut self,
         config: &Config,
@@ -218,7 +218,7 @@ impl WantedAdapter {
         self.at.get(&worker).is_some_and(|state| !matches!(state, LoadState::Refused { .. }))
     }
 
-    /// Why no worker is left to ask.
+    /// Message of the refusal when no worker is left to call.
     fn why_not(&self, table: &AdapterConfig) -> String {
         let faults: Vec<&str> = self.at.values().filter_map(LoadState::fault).collect();
         if faults.is_empty() {
@@ -296,7 +296,7 @@ mod tests {
         board: LoadBoard,
     }
 
-    /// Three workers serve `base`; `a` is to be at so many of them.
+    /// Three workers serve `base`; `a` has to be loaded at `copies` of them.
     fn scene(copies: u32) -> Scene {
         let [name, path, of] = ["a", "/adapters/a", "base"].map(str::to_owned);
         let adapters = vec![AdapterConfig { name, path, of, copies }];
@@ -327,12 +327,12 @@ mod tests {
             due.iter().map(|load| load.worker.index()).collect()
         }
 
-        fn answer(&mut self, worker: u16, said: Result<(), &str>, now: NanosSinceStart) {
-            let said = said.map_err(str::to_owned);
-            self.adapters.take_result("a", WorkerIndex(worker), said, now);
+        fn answer(&mut self, worker: u16, result: Result<(), &str>, now: NanosSinceStart) {
+            let result = result.map_err(str::to_owned);
+            self.adapters.take_result("a", WorkerIndex(worker), result, now);
         }
 
-        /// These ranks list that adapter from now on.
+        /// The ranks list the adapter from now on.
         fn lists(&mut self, name: &str, ranks: &[u16]) {
             self.fleet.generation += 1;
             self.fleet.models.retain(|model| &*model.name != name);
@@ -347,7 +347,7 @@ mod tests {
         scene.lists("other", &[0]);
         let load = scene.board.rank(RankIndex(1)).unwrap();
         assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
-        assert_eq!(scene.due(START), [0; 0], "nobody asks");
+        assert_eq!(scene.due(START), [0; 0], "no request");
         let waiting = scene.ask();
         let due = scene.adapters.due(&scene.config, &scene.fleet, &scene.board, START);
         assert_eq!(due.iter().map(|load| load.worker.index()).collect::<Vec<_>>(), [2, 1]);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_said_yes_has_time_until_it_lists_it() {
+    fn a_worker_that_loaded_an_adapter_has_time_to_list_it() {
         let mut scene = scene(1);
         let waiting = scene.ask();
         assert_eq!(scene.due(START), [0]);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_hear_why_when_all_have_refused() {
+    fn waiting_requests_get_the_reason_when_all_workers_refused() {
         let mut scene = scene(2);
         scene.fleet.models = vec![test_support::model("base", &[0, 1])];
         let first = scene.ask();
@@ -419,12 +419,12 @@ mod tests {
         assert_eq!(scene.due(START), [0; 0], "nobody is told twice");
         scene.answer(1, Err("w1 answered 404"), START);
         assert_eq!(scene.due(START), [0; 0]);
-        let said = "No worker could load the adapter `a`: w0 answered 400; w1 answered 404";
-        assert_eq!(first.why().as_deref(), Some(said));
+        let refusal = "No worker could load the adapter `a`: w0 answered 400; w1 answered 404";
+        assert_eq!(first.why().as_deref(), Some(refusal));
         let soon = START.plus(ADAPTER_REFUSED_TIME / 2);
         let at_once = scene.ask();
         assert_eq!(scene.due(soon), [0; 0]);
-        assert_eq!(at_once.why().as_deref(), Some(said));
+        assert_eq!(at_once.why().as_deref(), Some(refusal));
         let later = START.plus(ADAPTER_REFUSED_TIME);
         let again = scene.ask();
         assert_eq!((scene.due(later), again.why()), (vec![0, 1], None));
@@ -439,11 +439,7 @@ mod tests {
         scene.answer(0, Err("w0 answered 400"), START);
         assert_eq!((scene.due(START), waiting.why()), (vec![2], None));
         scene.answer(2, Err("w2 answered 400"), START);
-        assert_eq!(
-            (scene.due(START), waiting.why()),
-            (vec![], None),
-            "one that said yes is enough"
-        );
+        assert_eq!((scene.due(START), waiting.why()), (vec![], None), "a single success is enough");
         scene.lists("a", &[1]);
         assert_eq!(scene.due(START), [0; 0]);
         let later = START.plus(ADAPTER_RETRY_TIME);
@@ -451,16 +447,16 @@ mod tests {
     }
 
     #[test]
-    fn without_a_worker_for_its_model_or_a_table_nobody_waits() {
+    fn without_a_worker_for_its_model_or_a_table_no_request_waits() {
         let mut scene = scene(1);
         for worker in &mut scene.fleet.workers {
             worker.dialect = Dialect::Openai;
         }
         let waiting = scene.ask();
         assert_eq!(scene.due(START), [0; 0]);
-        let said =
+        let refusal =
             "No worker is up that serves `base`, which the adapter `a` is for. Try again later.";
-        assert_eq!(waiting.why().as_deref(), Some(said));
+        assert_eq!(waiting.why().as_deref(), Some(refusal));
         let waiting = scene.ask();
         scene.config.adapters.clear();
         assert_eq!(scene.due(START), [0; 0]);

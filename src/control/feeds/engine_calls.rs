@@ -110,9 +110,9 @@ impl EngineCalls {
                 let _turn = turns.acquire().await;
                 let EngineAccess { authority, api_key } = access;
                 let EngineCall { target, post, .. } = call;
-                let said = clients.hand(&authority, api_key, &target, post, bytes_max).await;
+                let answer = clients.hand(&authority, api_key, &target, post, bytes_max).await;
                 let reply = |(status, body, is_cut)| EngineReply { status, body, is_cut };
-                CallAnswer { worker, said: said.map(reply) }
+                CallAnswer { worker, said: answer.map(reply) }
             }
         }))
     }

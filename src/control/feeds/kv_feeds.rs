@@ -1,12 +1,12 @@
-//! Which KV-event feeds run. Starts, replaces and ends them so that they are as the fleet plans
-//! them. Runs on the control plane's loop and never waits for a feed: its way out leads through
-//! rings that may be full and notices that the loop itself reads.
+//! The running KV-event feeds. Starts, replaces and ends feeds to match the plans of the fleet.
+//! Runs on the control plane's loop and never waits for a feed: its way out leads through rings
+//! that may be full and notices that the loop itself reads.
 
 use super::super::fleet::FeedPlan;
 use super::super::fleet::GivenNumbers;
 use super::super::ports::Ports;
 use super::kv_pools::{KvPools, PoolPlan};
-use super::snapshots::{Claim, Copyable, Loading, Snapshots};
+use super::snapshots::{Claim, CopySource, SnapshotLoader, Snapshots};
 use forebay_admin::FeedsView;
 use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
@@ -34,12 +34,12 @@ pub(super) struct KvFeeds {
     ports: Rc<Ports>,
     setup: KvFeedSetup,
     counters: Rc<FeedCounters>,
-    running: HashMap<RankIndex, Running>,
+    running: HashMap<RankIndex, RunningFeed>,
     /// KvFeeds that are taking their blocks out of the index.
     ending: HashMap<RankIndex, JoinHandle<()>>,
     /// Blocks of the ranks before a restart.
-    loading: Option<Rc<Loading>>,
-    /// Snapshots are taken of them.
+    loading: Option<Rc<SnapshotLoader>>,
+    /// Snapshots include the ranks of the feeds.
     are_saved: bool,
     pools: KvPools,
 }
@@ -48,7 +48,7 @@ pub(super) struct KvFeeds {
 pub(super) struct KvFeedSetup {
     notices: mpsc::Sender<FeedNotice>,
     seed: KeySeed,
-    /// Shared by all ranks.
+    /// Index memory that all ranks share.
     memory_bytes_max: usize,
     tiers: Tiers,
     timers: FeedTimers,
@@ -67,7 +67,7 @@ impl KvFeedSetup {
     }
 }
 
-/// Which tiers beside the device count, and where their numbers come from.
+/// Tiers that count beside the device, and their index numbers.
 #[derive(Clone, Debug)]
 struct Tiers {
     counted: LowerTiers,
@@ -77,7 +77,7 @@ struct Tiers {
 }
 
 impl Tiers {
-    /// Tiers whose blocks lower the cost of a rank.
+    /// Tiers with blocks that lower the cost of a rank.
     fn new(kv: &KvConfig, numbers: Rc<GivenNumbers>) -> Self {
         let host = kv.host_credit_percent > 0;
         let disk = kv.disk_credit_percent > 0;
@@ -86,7 +86,7 @@ impl Tiers {
     }
 }
 
-struct Running {
+struct RunningFeed {
     plan: FeedPlan,
     state: SharedState,
     status: Rc<FeedStatus>,
@@ -136,11 +136,11 @@ impl KvFeeds {
         FeedsView { counters: &self.counters, statuses, pools: self.pools.views() }
     }
 
-    /// The ranks that a snapshot can be taken of.
-    pub(super) fn copyable(&self) -> Vec<Copyable> {
-        let of_rank = |feed: &Running| {
+    /// Ranks that a snapshot can contain.
+    pub(super) fn copyable(&self) -> Vec<CopySource> {
+        let of_rank = |feed: &RunningFeed| {
             let text = feed.plan.text.as_ref()?;
-            Some(Copyable {
+            Some(CopySource {
                 name: rank_name(&feed.plan),
                 vocabulary: Arc::clone(&text.vocabulary),
                 state: Rc::clone(&feed.state),
@@ -149,12 +149,12 @@ impl KvFeeds {
         self.running.values().filter_map(of_rank).collect()
     }
 
-    /// Makes the feeds be as planned.
+    /// Starts, replaces and ends feeds to match the plans.
     pub(super) fn adjust(&mut self, plans: Vec<FeedPlan>, rank_count: usize) {
         self.ending.retain(|_, task| !task.is_finished());
         let mut plans: HashMap<RankIndex, FeedPlan> =
             plans.into_iter().map(|plan| (plan.rank, plan)).collect();
-        let is_stale = |(rank, feed): (&RankIndex, &Running)| {
+        let is_stale = |(rank, feed): (&RankIndex, &RunningFeed)| {
             let stays = plans.get(rank).is_some_and(|plan| plan.same_as(&feed.plan));
             (!stays).then_some(*rank)
         };
@@ -194,7 +194,7 @@ impl KvFeeds {
         self.pools.of(wanted, &self.setup.tiers.numbers, keep)
     }
 
-    fn start(&mut self, plan: FeedPlan, rank_count: usize) -> Running {
+    fn start(&mut self, plan: FeedPlan, rank_count: usize) -> RunningFeed {
         let ranks = rank_count.clamp(BUDGET_RANKS_MIN, RANKS_MAX);
         let entries_max = self.setup.memory_bytes_max / TRACKED_BLOCK_BYTES / ranks;
         let entries_max = entries_max.max(RANK_BLOCKS_MIN);
@@ -231,7 +231,7 @@ impl KvFeeds {
             state.borrow_mut().keep_recent();
         }
         let loading = self.loading.as_ref().map(|loading| (Rc::clone(loading), loading.begin()));
-        // The old feed's last removals have to arrive before the new one's first stores.
+        // The old feed's last removals have to arrive before the new feed's first stores.
         let before = self.ending.remove(&plan.rank);
         let task = tokio::task::spawn_local(async move {
             if let Some(before) = before {
@@ -244,7 +244,7 @@ impl KvFeeds {
             }
             feed.run(stopped).await;
         });
-        Running { plan, state, status, stop, task }
+        RunningFeed { plan, state, status, stop, task }
     }
 }
 

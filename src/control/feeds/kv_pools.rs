@@ -15,7 +15,7 @@ use tracing::warn;
 /// Pools in use, and pools that end.
 const PLACES_MAX: usize = 2 * KV_POOLS_MAX;
 
-/// All pools, each at the place that gives it its number. Places of ended pools are free.
+/// All pools. The place of a pool determines its number. Places of ended pools are free.
 #[derive(Default)]
 pub(super) struct KvPools {
     known: Vec<KnownPool>,
@@ -26,7 +26,7 @@ pub(super) struct KvPools {
 struct KnownPool {
     name: Arc<str>,
     model: Arc<str>,
-    /// No further rank will share it.
+    /// No further rank may share the pool.
     is_over: bool,
     blocks: Weak<RefCell<PoolBlocks<Arc<Vocabulary>>>>,
 }
@@ -56,7 +56,7 @@ pub(super) struct PoolPlan<'a> {
     pub(super) name: &'a Arc<str>,
     pub(super) naming: Naming<Arc<Vocabulary>>,
     pub(super) entries_max: usize,
-    /// How long a store is believed: `kv.tier_ttl`.
+    /// Time that a store counts: `kv.tier_ttl`.
     pub(super) ttl: Duration,
 }
 
@@ -78,7 +78,7 @@ impl KvPools {
                 blocks.borrow_mut().set_ttl(ttl);
                 return Some(blocks);
             }
-            // What it holds, and what its ranks go on to store, is of the other text.
+            // Its blocks, and further blocks of its ranks, belong to the other text.
             known.is_over = true;
         }
         let place = self.free_place();
@@ -108,7 +108,7 @@ impl KvPools {
         Some(blocks)
     }
 
-    /// Ranks that come share none of them: from now on their events are not followed.
+    /// Ends all pools: new ranks share no pool, and events of pools are no longer followed.
     pub(super) fn end(&mut self) {
         self.known.iter_mut().for_each(|known| known.is_over = true);
     }
@@ -217,13 +217,13 @@ mod tests {
         let mut of = |name: &Arc<str>| pools.of(wanted(name, "m", 9), &numbers, drop);
         let mut found: Vec<SharedPool> = names.iter().filter_map(&mut of).collect();
         assert_eq!(found.len(), KV_POOLS_MAX);
-        // Those that nobody shares make room, with their numbers.
+        // Unshared pools free their places and numbers.
         let gone = found.swap_remove(3).borrow().number();
         let last = of(&names[KV_POOLS_MAX]).unwrap();
         assert_eq!(last.borrow().number(), gone);
         assert!(Rc::ptr_eq(&last, &of(&names[KV_POOLS_MAX]).unwrap()), "one pool for one name");
         assert!(of(&names[3]).is_none());
-        // A name may come back while its old place is free, and takes another one.
+        // A name may come back while its old place is free, and takes another place.
         let first = found.remove(0).borrow().number();
         drop(last);
         let back = of(&names[KV_POOLS_MAX]).unwrap();

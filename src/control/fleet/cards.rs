@@ -1,5 +1,5 @@
-//! Cards of models. A model has the same card whichever worker answers first, after a restart and
-//! at each replica.
+//! Cards of models. The card of a model does not depend on which worker answers first, so it is the
+//! same after a restart and at each replica.
 
 use super::{Fleet, KnownWorker};
 use forebay_discovery::ServedModel;
@@ -15,7 +15,7 @@ pub(crate) struct UnequalLengths {
     pub(crate) longest: ModelLength,
 }
 
-/// Tokens of prompt and output together, and the names of the workers that have so many.
+/// Tokens of prompt and output together, and the names of the workers with this length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelLength {
     pub(crate) tokens: u64,
@@ -34,7 +34,8 @@ impl Fleet {
         first.map_or_else(|| "".into(), |(_, _, card)| Arc::clone(card))
     }
 
-    /// Models that their workers serve with different lengths. An adapter has that of its model.
+    /// Models that their workers serve with different lengths. An adapter has the length of its
+    /// model.
     pub(crate) fn unequal_lengths(&self) -> Vec<UnequalLengths> {
         let models = self.models.names.iter();
         models.filter_map(|name| unequal(name, self.lengths(name))).collect()

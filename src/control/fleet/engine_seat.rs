@@ -8,11 +8,11 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct EngineSeat {
     pub(super) place: EngineAddress,
-    /// It is the worker by which the engine is used, at the address that it has now.
+    /// Requests use the engine by this worker, at its current address.
     pub(super) is_used: bool,
     /// Name of the worker by which the engine is used instead.
     pub(super) used_by: Option<Arc<str>>,
-    /// Workers before it in the fleet that the log has as the same engine.
+    /// Earlier workers in the fleet that were logged as the same engine.
     pub(super) named_with: Vec<WorkerIndex>,
 }
 

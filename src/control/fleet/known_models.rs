@@ -1,4 +1,4 @@
-//! Models of a worker, as far as the router knows them.
+//! Known models of a worker.
 
 use super::model_state::{ModelEvent, ModelState, SoleWorker};
 use super::remembered_worker::RememberedWorker;
@@ -25,8 +25,8 @@ pub(super) struct FleetModels {
 }
 
 impl FleetModels {
-    /// Gives names their places; returns how many found none. `brought`: places that the worker has
-    /// taken before.
+    /// Gives places to names; returns the count of names without a place. `brought`: places that
+    /// the worker already uses.
     pub(super) fn place(&mut self, names: &[Arc<str>], brought: &mut usize) -> usize {
         let mut left = 0;
         for name in names {
@@ -53,23 +53,23 @@ pub(super) struct KnownModels {
     pub(super) state: ModelState,
     /// Names of a worker without a description: configured, or of the process before.
     pub(super) expected: Vec<Arc<str>>,
-    /// It has passed a health check at some time.
+    /// The worker has passed a health check at some time.
     pub(super) was_up: bool,
     /// The configuration file has the worker.
     pub(super) is_in_file: bool,
     /// Fault of its last list, and the behavior without a list.
     fault: Option<String>,
     pub(super) news: ListNews,
-    /// Places of names that its lists have taken, also in its lives before.
+    /// Places taken by names in its lists, also before restarts.
     pub(super) brought: usize,
 }
 
 /// Changes of a worker's models by a description, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListNews {
-    /// Its list is missing: the fault, and the behavior without a list.
+    /// The list is missing: the fault, and the behavior without a list.
     pub(crate) lost: Option<(String, &'static str)>,
-    /// Its list is there again.
+    /// The list is back.
     pub(crate) is_back: bool,
 }
 
@@ -113,7 +113,7 @@ impl KnownModels {
         *self = Self { state, brought: self.brought, ..Self::default() };
     }
 
-    /// Why it serves nothing, as something that it waits for.
+    /// The missing part that keeps the worker from serving.
     pub(super) fn lacks(&self) -> Option<&str> {
         self.fault.as_deref().filter(|_| !self.state.serves())
     }

@@ -1,7 +1,7 @@
-//! The fleet as the control plane knows it, and the snapshots that shards see. Sans-IO:
-//! descriptions and health in, snapshots ([`snapshot`]) and plans of feeds and questions
-//! ([`plans`]) out. Worker, rank and model indices never change their meaning: ranks that a worker
-//! has no more keep theirs, and serve nothing. A removed worker keeps its place for its address.
+//! The fleet of the control plane, and the snapshots that shards see. Sans-IO: descriptions and
+//! health in, snapshots ([`snapshot`]) and plans of feeds and questions ([`plans`]) out. Worker,
+//! rank and model indices never change their meaning: ranks that a worker no longer has keep their
+//! index, and serve nothing. A removed worker keeps its place for its address.
 
 mod cards;
 mod engine_seat;
@@ -48,7 +48,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use worker_settings::WorkerSettings;
 
-/// Everything known.
+/// A worker, with its description, health and order.
 #[derive(Debug)]
 pub(super) struct Fleet {
     seed: KeySeed,
@@ -62,43 +62,45 @@ pub(super) struct Fleet {
 
 #[derive(Debug)]
 struct KnownWorker {
-    /// As shards see it, but for the operator's order.
+    /// The worker as shards see it, without the operator's order.
     shown: Worker,
     order: OperatorOrder,
     configured: WorkerSettings,
     description: Option<Description>,
     models: KnownModels,
-    /// By model name; adapters use their base model's.
+    /// Texts by model name; adapters use the text of their base model.
     texts: BTreeMap<Arc<str>, FoundText>,
     registration: Registration,
     engine: EngineSeat,
 }
 
-/// The operator's order on a worker. It holds whatever the worker's health.
+/// The operator's order on a worker. The order holds in every state of health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperatorOrder {
-    /// It takes requests if its health allows.
+    /// The worker takes requests if its health allows.
     Serve,
-    /// It gets nothing new. True: its streams move to other workers, where a stream can.
+    /// The worker gets no new requests. True: its streams move to other workers, where a stream
+    /// can.
     Drain(bool),
-    /// Its engine sleeps, or is about to: requests wait for it.
+    /// The engine sleeps, or is about to: requests wait for it.
     Sleep(SleepPhase),
-    /// The same, until it is idle or this moment comes; then it is gone.
+    /// As `Drain`, until the worker is idle or this time is reached; then it is gone.
     Leave(NanosSinceStart, bool),
-    /// Its place is left, for a worker of the same address.
+    /// The worker is gone. Its place stays for a worker of the same address.
     Gone,
 }
 
-/// How far a worker's sleep has come.
+/// Phase of a worker's sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepPhase {
-    /// It finishes its requests, until `by` at most. Until `settled`, a shard may send more.
+    /// The worker finishes its requests, until `by` at most. Until `settled`, a shard may send
+    /// more.
     Drains { settled: NanosSinceStart, by: NanosSinceStart },
-    /// Its engine has the order to sleep, and has not answered.
+    /// The engine has the order to sleep, and has not answered.
     FallsAsleep,
-    /// Its engine has confirmed that it sleeps.
+    /// The engine has confirmed the sleep.
     Asleep,
-    /// Its engine has the order to wake up, and has not answered.
+    /// The engine has the order to wake up, and has not answered.
     WakesUp,
 }
 
@@ -114,22 +116,22 @@ impl SleepPhase {
     }
 }
 
-/// Why a worker was not added.
+/// Reason why a worker was not added.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(super) enum NoPlace {
-    /// A worker of that address is there, or was there over TLS.
+pub(super) enum PlaceError {
+    /// A worker of that address is present, or was present over TLS.
     #[error(
         "a worker of that address is there: remove that one. After https://, only a restart brings \
          http:// back"
     )]
     Url,
-    /// A worker of another spelling is that engine.
+    /// Another worker is the same engine by another spelling.
     #[error("the worker {0} is that engine already: remove that one")]
     Engine(Arc<str>),
-    /// TLS to it cannot begin.
+    /// TLS to the worker cannot begin.
     #[error("TLS: {0}. Mend `upstream_tls`, or its own files")]
     Tls(ConnectFault),
-    /// A worker of that name is there.
+    /// A worker of that name is present.
     #[error("a worker of that name is there: give it another `name`")]
     Name,
     /// All places were given.
@@ -140,19 +142,19 @@ pub(super) enum NoPlace {
 #[derive(Debug)]
 struct KnownRank {
     worker: WorkerIndex,
-    /// Within its deployment.
+    /// Rank number within the deployment.
     number: u32,
-    /// From KV events; 0 before the first event.
+    /// Block size in KV events; 0 before the first event.
     block_size_seen: u32,
     feed_live: bool,
     tiers: TierRanks,
 }
 
 impl KnownWorker {
-    /// As shards see it.
+    /// The worker as shards see it.
     fn shown(&self) -> Worker {
         let mut shown = self.shown.clone();
-        // Its requests end, and nothing new comes: that is what a drain is.
+        // A drain: running requests end, and no new requests arrive.
         let is_surplus = self.engine.used_by.is_some() && shown.state == WorkerState::Up;
         shown.state = match self.order {
             OperatorOrder::Serve | OperatorOrder::Sleep(_) if is_surplus => {
@@ -167,7 +169,7 @@ impl KnownWorker {
         shown
     }
 
-    /// A worker that has not answered yet; `None` if its URL is none.
+    /// A worker that has not answered yet; `None` for an invalid URL.
     fn new(config: &Config, worker: &WorkerConfig) -> Option<Self> {
         let url = WorkerUrl::parse(&worker.url).ok()?;
         let name = worker.name.clone().unwrap_or_else(|| url.authority.clone());
@@ -195,7 +197,7 @@ impl KnownWorker {
         Some(known)
     }
 
-    /// Takes the worker's settings of the configuration, except those of the probe.
+    /// Takes the worker's settings of the configuration, except the probe's settings.
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
         self.configured = WorkerSettings::of(config, worker);
@@ -220,7 +222,7 @@ impl KnownWorker {
         self.shown.dialect == Dialect::Sglang && text.is_some_and(|text| text.layers_forget)
     }
 
-    /// The router expects nothing in its caches any more.
+    /// Marks the caches of the worker as lost.
     fn lose_caches(&mut self) {
         self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
     }
@@ -228,7 +230,7 @@ impl KnownWorker {
 
 /// Parts of a description without a place, for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftOut {
+pub(super) struct OmittedParts {
     /// Ranks that found no room.
     pub(super) ranks: usize,
     /// Model names that found no room.
@@ -236,7 +238,7 @@ pub(super) struct LeftOut {
 }
 
 impl Fleet {
-    /// The configured workers, none of which has answered yet.
+    /// The configured workers, before their first answers.
     pub(super) fn new(config: &Arc<Config>, seed: KeySeed) -> Self {
         let known = |worker| KnownWorker::new(config, worker);
         let workers: Vec<KnownWorker> = config.workers.iter().filter_map(known).collect();
@@ -253,7 +255,7 @@ impl Fleet {
         fleet
     }
 
-    /// Connectors of workers from now on. Workers without an entry keep their connectors.
+    /// Sets the connectors of workers. Workers without an entry keep their connectors.
     pub(super) fn set_connectors(&mut self, connectors: &Connectors) {
         for known in &mut self.workers {
             if let Some(connector) = connectors.get(&*known.shown.authority) {
@@ -262,7 +264,7 @@ impl Fleet {
         }
     }
 
-    /// Is a worker of that `host:port` present, or about to leave?
+    /// Is a worker with this `host:port` present, or about to leave?
     pub(super) fn knows(&self, authority: &str) -> bool {
         let mut present = self.workers.iter().filter(|known| known.order != OperatorOrder::Gone);
         present.any(|known| *known.shown.authority == *authority)
@@ -275,8 +277,8 @@ impl Fleet {
         address: SocketAddr,
         mut description: Description,
         texts: BTreeMap<Arc<str>, FoundText>,
-    ) -> LeftOut {
-        let mut left = LeftOut::default();
+    ) -> OmittedParts {
+        let mut left = OmittedParts::default();
         if self.name(worker).is_none() || !self.take_list(worker, address, &mut description) {
             return left;
         }
@@ -338,7 +340,7 @@ impl Fleet {
     }
 
     /// True if a worker's text of that model has this note: then the log has it.
-    pub(super) fn is_noted(&self, model: &str, note: &str) -> bool {
+    pub(super) fn has_note(&self, model: &str, note: &str) -> bool {
         let mut found = self.workers.iter().filter_map(|worker| worker.texts.get(model));
         found.any(|found| found.note == note)
     }
@@ -418,7 +420,7 @@ impl Fleet {
         WorkerIndex::try_from_index(self.workers.iter().position(is_it)?)
     }
 
-    /// Ranks that ever were.
+    /// Count of all ranks so far, including ranks that are gone.
     pub(super) fn rank_count(&self) -> usize {
         self.ranks.len()
     }
@@ -429,14 +431,14 @@ impl Fleet {
     }
 }
 
-/// Compares only facts that a restart alone may change. Model cards carry the time of the question,
-/// and an engine sometimes leaves out how many requests a rank runs.
+/// Compares only facts that a restart alone may change. Model cards contain the time of the
+/// request, and an engine sometimes omits the request limit of a rank.
 fn same_caches(before: &[DescribedRank], now: &[DescribedRank]) -> bool {
     let core = |rank: &DescribedRank| DescribedRank { running_max: None, ..rank.clone() };
     before.iter().map(core).eq(now.iter().map(core))
 }
 
-/// A worker that leaves out its number of requests keeps its earlier number.
+/// A worker that omits its request limit keeps its earlier limit.
 fn keep_capacity(before: &[DescribedRank], now: &mut [DescribedRank]) {
     for (rank, before) in now.iter_mut().zip(before) {
         rank.running_max = rank.running_max.or(before.running_max);

@@ -1,5 +1,5 @@
-//! What the router knows of the models of one worker. Sans-IO: answers and health in, the next
-//! state out. The fleet holds the names; the state decides whether they count.
+//! State of the router's knowledge about a worker's models. Sans-IO: answers and health in, the
+//! next state out. The fleet holds the names; the state decides whether they count.
 //!
 //! Each row is a state, each column an event. *None* is an answer without a name: an empty list, a
 //! list of `*` alone, 404, 405 or 501. *Fault* is any other answer or silence. An empty cell leaves
@@ -20,11 +20,11 @@
 //!
 //! *Served*: requests for the names go to the ranks of the worker, if the worker is up. *Expected*:
 //! requests for the names get 503, unless another worker serves them. A worker that was down may
-//! have come back as another process: what it listed before is no longer a fact, so it serves
-//! nothing until it lists again. A worker that stays up keeps its names without a list: only its
-//! list is missing. A listless worker serves nothing, or any model as the [`SoleWorker`]. The
-//! configuration may turn each state but `gone` into `configured`. It turns `configured` into
-//! `unasked` for a worker without a description; otherwise the next answer ends `configured`.
+//! have come back as another process: its earlier list is no longer valid, so it serves nothing
+//! until it lists again. A worker that stays up keeps its names without a list: only its list is
+//! missing. A listless worker serves nothing, or any model as the [`SoleWorker`]. The configuration
+//! may turn each state but `gone` into `configured`. It turns `configured` into `unasked` for a
+//! worker without a description; otherwise the next answer ends `configured`.
 
 use forebay_base::WorkerIndex;
 use forebay_discovery::Listing;
@@ -34,9 +34,9 @@ use forebay_discovery::Listing;
 pub(super) enum ModelState {
     /// No answer so far.
     Unasked,
-    /// The process before had it up and knew its names. No answer so far.
+    /// In the process before, the worker was up and its names were known. No answer so far.
     Remembered,
-    /// The same of a worker that was not up.
+    /// As `Remembered`, for a worker that was not up.
     Absent,
     /// The worker lists names.
     Listed,
@@ -66,7 +66,7 @@ pub(super) enum ModelEvent {
 }
 
 impl ModelState {
-    /// The state after an event. Faults of the answer are no event: nothing follows from them.
+    /// The state after an event. A faulty answer is no event, since it proves nothing.
     pub(super) const fn after(self, event: ModelEvent) -> Self {
         match (self, event) {
             (Self::Gone, _) | (_, ModelEvent::Removed) => Self::Gone,
@@ -108,41 +108,42 @@ impl ModelState {
     }
 }
 
-/// A present worker, as far as it matters for [`SoleWorker`].
+/// A present worker, with the facts that [`SoleWorker`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender {
     pub(super) worker: WorkerIndex,
     pub(super) state: ModelState,
-    /// It has passed a health check at some time.
+    /// The worker has passed a health check at some time.
     pub(super) was_up: bool,
-    /// `[[worker]]` has it, not a source or the admin API.
+    /// The worker is from `[[worker]]`, not from a source or the admin API.
     pub(super) is_in_file: bool,
 }
 
 /// The listless worker that takes any model because it is the only worker. It does not while a
 /// worker with names is present. These workers change nothing:
 ///
-/// - a listless worker that never passed a health check: what answers there is no engine;
+/// - a listless worker that never passed a health check: its address may have no engine;
 /// - a listless worker that comes while the sole worker is present: neither harms the other;
 /// - a worker without an answer that comes while the sole worker is present;
-/// - a worker without an answer that a source or the admin API has added, beside one of the file.
+/// - a worker without an answer that a source or the admin API has added, beside a worker of the
+///   file.
 #[derive(Debug, Default)]
 pub(super) struct SoleWorker(Option<WorkerIndex>);
 
 impl SoleWorker {
-    /// The worker that the process before has found to be it.
+    /// Takes the sole worker from the process before.
     pub(super) const fn remember(&mut self, worker: WorkerIndex) {
         self.0 = Some(worker);
     }
 
-    /// Is it the worker of that index?
+    /// Is the worker with this index the sole worker?
     pub(super) fn is(&self, index: usize) -> bool {
         self.0.is_some_and(|worker| worker.index() == index)
     }
 
     /// The sole worker among all present workers.
     pub(super) fn among(&mut self, all: &[Contender]) -> Option<WorkerIndex> {
-        // Before its answer it stays what it was in the process before.
+        // Before its answer the worker keeps its state from the process before.
         let is_same = |one: &Contender| match one.state {
             ModelState::Listless => one.was_up,
             state => state == ModelState::Unasked,

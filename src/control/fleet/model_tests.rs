@@ -1,4 +1,4 @@
-//! The names of workers, over every order of what may happen to them.
+//! The names of workers, over every order of events.
 
 use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
@@ -25,7 +25,7 @@ const fn nothing(status: Option<u16>) -> Listing {
     Listing::Nothing { status, is_well: false }
 }
 
-/// The table in the doc of the module is what the code does.
+/// The code does what the table in the module doc states.
 #[test]
 fn every_state_takes_every_event_as_the_table_has_it() {
     let doc = include_str!("model_state.rs");
@@ -64,9 +64,9 @@ fn every_state_takes_every_event_as_the_table_has_it() {
     }
 }
 
-/// What may happen to a worker of the test.
+/// An event of a worker in the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Happens {
+enum WorkerEvent {
     Lists,
     ListsNothing,
     HasNoList,
@@ -76,14 +76,14 @@ enum Happens {
     Joins,
 }
 
-const HAPPENS: [Happens; 7] = [
-    Happens::Lists,
-    Happens::ListsNothing,
-    Happens::HasNoList,
-    Happens::GoesUp,
-    Happens::GoesDown,
-    Happens::Leaves,
-    Happens::Joins,
+const WORKER_EVENTS: [WorkerEvent; 7] = [
+    WorkerEvent::Lists,
+    WorkerEvent::ListsNothing,
+    WorkerEvent::HasNoList,
+    WorkerEvent::GoesUp,
+    WorkerEvent::GoesDown,
+    WorkerEvent::Leaves,
+    WorkerEvent::Joins,
 ];
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -121,7 +121,7 @@ fn describe_by(fleet: &mut Fleet, worker: usize, models: Vec<ServedModel>, listi
 struct Scene {
     fleet: Fleet,
     config: Arc<Config>,
-    /// In this life of the worker: it listed its name, and it is described.
+    /// The worker has listed its name, in its current life.
     listed: [bool; 2],
     described: [bool; 2],
     present: [bool; 2],
@@ -140,21 +140,21 @@ impl Scene {
         self.listed[worker] |= self.present[worker] && listing == Listing::Listed;
     }
 
-    fn happens(&mut self, worker: usize, what: Happens) {
+    fn happens(&mut self, worker: usize, what: WorkerEvent) {
         let index = WorkerIndex::try_from_index(worker).unwrap();
         match what {
-            Happens::Lists => self.describe(worker, Listing::Listed),
-            Happens::ListsNothing => self.describe(worker, nothing(None)),
-            Happens::HasNoList => self.describe(worker, nothing(Some(404))),
-            Happens::GoesUp => drop(self.fleet.set_state(index, WorkerState::Up)),
-            Happens::GoesDown => drop(self.fleet.set_state(index, WorkerState::Down)),
-            Happens::Leaves => {
+            WorkerEvent::Lists => self.describe(worker, Listing::Listed),
+            WorkerEvent::ListsNothing => self.describe(worker, nothing(None)),
+            WorkerEvent::HasNoList => self.describe(worker, nothing(Some(404))),
+            WorkerEvent::GoesUp => drop(self.fleet.set_state(index, WorkerState::Up)),
+            WorkerEvent::GoesDown => drop(self.fleet.set_state(index, WorkerState::Down)),
+            WorkerEvent::Leaves => {
                 self.fleet.remove(index);
                 self.listed[worker] = false;
                 self.described[worker] = false;
                 self.present[worker] = false;
             }
-            Happens::Joins => {
+            WorkerEvent::Joins => {
                 let joined = self.fleet.add(&self.config, &self.config.workers[worker], None);
                 assert_eq!(joined.is_ok(), !self.present[worker]);
                 self.present[worker] = true;
@@ -176,14 +176,14 @@ fn asked(fleet: &FleetSnapshot, name: &str) -> Result<Vec<WorkerIndex>, NoModel>
     Ok(model.ranks.iter().map(|rank| fleet.ranks[rank.index()].worker).collect())
 }
 
-/// All sequences of that many events of two workers.
-fn sequences(length: usize) -> impl Iterator<Item = Vec<(usize, Happens)>> {
-    let kinds = 2 * HAPPENS.len();
+/// All sequences of `length` events of two workers.
+fn sequences(length: usize) -> impl Iterator<Item = Vec<(usize, WorkerEvent)>> {
+    let kinds = 2 * WORKER_EVENTS.len();
     (0..kinds.pow(u32::try_from(length).unwrap())).map(move |mut number| {
         let mut next = || {
             let kind = number % kinds;
             number /= kinds;
-            (kind % 2, HAPPENS[kind / 2])
+            (kind % 2, WORKER_EVENTS[kind / 2])
         };
         (0..length).map(|_| next()).collect()
     })
@@ -233,20 +233,20 @@ fn the_names_of_a_worker_do_not_depend_on_others() {
             continue;
         }
         let mut alone = Scene::new();
-        alone.happens(1, Happens::Leaves);
+        alone.happens(1, WorkerEvent::Leaves);
         let own = sequence.iter().filter(|(worker, _)| *worker == 0);
         own.for_each(|(worker, what)| alone.happens(*worker, *what));
         let found = asked(&both.snapshot(), "a");
         assert_eq!(found, asked(&alone.snapshot(), "a"), "{sequence:?}");
-        // Its removal restores all.
-        both.happens(1, Happens::Leaves);
+        // The removal of the second worker restores all.
+        both.happens(1, WorkerEvent::Leaves);
         for name in ["a", "b", "x", ""] {
             let found = asked(&both.snapshot(), name);
             let wanted = asked(&alone.snapshot(), name);
             assert_eq!(found, wanted, "{name:?} {sequence:?}");
         }
-        // It recovers as soon as it lists.
-        both.happens(0, Happens::Lists);
+        // The worker recovers as soon as it lists.
+        both.happens(0, WorkerEvent::Lists);
         assert_eq!(asked(&both.snapshot(), "a"), Ok(vec![WorkerIndex(0)]), "{sequence:?}");
     }
 }
@@ -254,17 +254,17 @@ fn the_names_of_a_worker_do_not_depend_on_others() {
 #[test]
 fn a_worker_that_came_back_serves_nothing_until_it_lists() {
     let mut scene = Scene::new();
-    scene.happens(0, Happens::Lists);
+    scene.happens(0, WorkerEvent::Lists);
     for (what, wanted) in [
-        (Happens::Lists, Ok(vec![WorkerIndex(1)])),
-        (Happens::GoesUp, Ok(vec![WorkerIndex(1)])),
-        // It is up, and only its list is missing.
-        (Happens::HasNoList, Ok(vec![WorkerIndex(1)])),
-        (Happens::GoesDown, Ok(vec![WorkerIndex(1)])),
-        (Happens::ListsNothing, Err(NoModel::NoneYet)),
-        (Happens::GoesUp, Err(NoModel::NoneYet)),
-        (Happens::Lists, Ok(vec![WorkerIndex(1)])),
-        (Happens::Leaves, Err(NoModel::Unknown)),
+        (WorkerEvent::Lists, Ok(vec![WorkerIndex(1)])),
+        (WorkerEvent::GoesUp, Ok(vec![WorkerIndex(1)])),
+        // The worker is up, and only its list is missing.
+        (WorkerEvent::HasNoList, Ok(vec![WorkerIndex(1)])),
+        (WorkerEvent::GoesDown, Ok(vec![WorkerIndex(1)])),
+        (WorkerEvent::ListsNothing, Err(NoModel::NoneYet)),
+        (WorkerEvent::GoesUp, Err(NoModel::NoneYet)),
+        (WorkerEvent::Lists, Ok(vec![WorkerIndex(1)])),
+        (WorkerEvent::Leaves, Err(NoModel::Unknown)),
     ] {
         scene.happens(1, what);
         assert_eq!(asked(&scene.snapshot(), "b"), wanted, "{what:?}");
@@ -272,21 +272,21 @@ fn a_worker_that_came_back_serves_nothing_until_it_lists() {
 }
 
 #[test]
-fn what_is_wrong_with_a_list_is_said_once_and_shown() {
+fn a_fault_of_a_list_is_logged_once_and_shown() {
     let mut scene = Scene::new();
     let worker = WorkerIndex(1);
     let news = |scene: &mut Scene| {
         let news = scene.fleet.take_list_news(worker);
         (news.lost.is_some(), news.is_back)
     };
-    scene.happens(1, Happens::HasNoList);
+    scene.happens(1, WorkerEvent::HasNoList);
     assert_eq!((news(&mut scene), news(&mut scene)), ((true, false), (false, false)));
     assert!(scene.fleet.lacks(worker).unwrap().contains("GET /v1/models answers 404"));
-    scene.happens(1, Happens::HasNoList);
+    scene.happens(1, WorkerEvent::HasNoList);
     assert_eq!(news(&mut scene), (false, false));
-    scene.happens(1, Happens::ListsNothing);
+    scene.happens(1, WorkerEvent::ListsNothing);
     assert_eq!(news(&mut scene), (true, false), "another reason");
-    scene.happens(1, Happens::Lists);
+    scene.happens(1, WorkerEvent::Lists);
     assert_eq!((news(&mut scene), scene.fleet.lacks(worker)), ((false, true), None));
 }
 
@@ -298,7 +298,7 @@ fn configured_names_are_expected_before_the_worker_answers() {
     describe(&mut fleet, 0, Listing::Listed);
     let found = ["a", "b", "x"].map(|name| asked(&fleet.snapshot(), name));
     assert_eq!(found, [Ok(vec![WorkerIndex(0)]), Err(NoModel::NoneYet), Err(NoModel::Unknown)]);
-    // Names of the configuration end with it.
+    // Configured names end with their configuration.
     config.workers[1].models.clear();
     fleet.set_config(Arc::new(config));
     assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::NoneYet), "it has to be asked now");
@@ -315,7 +315,7 @@ fn a_worker_of_a_source_holds_up_no_unknown_name() {
     assert_eq!(asked(&fleet.snapshot(), "x"), Err(NoModel::Unknown));
 }
 
-/// A worker that lists other names each time filled all places of the process, for good.
+/// A worker that listed new names each time filled all places of the process for good.
 #[test]
 fn the_names_of_one_worker_leave_places_for_others() {
     let config = tested_config();
@@ -336,9 +336,9 @@ fn the_names_of_one_worker_leave_places_for_others() {
 #[test]
 fn the_next_process_knows_the_names_and_the_sole_worker() {
     let mut scene = Scene::new();
-    scene.happens(0, Happens::Lists);
-    scene.happens(1, Happens::Lists);
-    scene.happens(1, Happens::GoesUp);
+    scene.happens(0, WorkerEvent::Lists);
+    scene.happens(1, WorkerEvent::Lists);
+    scene.happens(1, WorkerEvent::GoesUp);
     let remembered = scene.fleet.remembered();
     let up: Vec<bool> = remembered.iter().map(|known| known.up).collect();
     assert_eq!(up, [false, true]);
@@ -346,25 +346,25 @@ fn the_next_process_knows_the_names_and_the_sole_worker() {
     next.fleet.remember(remembered);
     assert_eq!(asked(&next.snapshot(), "b"), Err(NoModel::NoneYet));
     assert_eq!(asked(&next.snapshot(), "x"), Err(NoModel::Unknown));
-    next.happens(0, Happens::HasNoList);
-    next.happens(1, Happens::HasNoList);
+    next.happens(0, WorkerEvent::HasNoList);
+    next.happens(1, WorkerEvent::HasNoList);
     assert_eq!(asked(&next.snapshot(), "a"), Err(NoModel::NoneYet), "it was down");
     assert_eq!(asked(&next.snapshot(), "b"), Ok(vec![WorkerIndex(1)]), "it was up");
 
     let mut scene = Scene::new();
-    scene.happens(1, Happens::Leaves);
-    scene.happens(0, Happens::HasNoList);
-    scene.happens(0, Happens::GoesUp);
+    scene.happens(1, WorkerEvent::Leaves);
+    scene.happens(0, WorkerEvent::HasNoList);
+    scene.happens(0, WorkerEvent::GoesUp);
     let remembered = scene.fleet.remembered();
     assert!(remembered.len() == 1 && remembered[0].sole, "{remembered:?}");
     let mut next = Scene::new();
     next.fleet.remember(remembered);
-    // Another one without a list is asked first.
-    next.happens(1, Happens::HasNoList);
-    next.happens(1, Happens::GoesUp);
+    // Another worker without a list answers first.
+    next.happens(1, WorkerEvent::HasNoList);
+    next.happens(1, WorkerEvent::GoesUp);
     assert_eq!(asked(&next.snapshot(), "x"), Err(NoModel::NoneYet));
-    next.happens(0, Happens::HasNoList);
-    next.happens(0, Happens::GoesUp);
+    next.happens(0, WorkerEvent::HasNoList);
+    next.happens(0, WorkerEvent::GoesUp);
     assert_eq!(asked(&next.snapshot(), "x"), Ok(vec![WorkerIndex(0)]));
 }
 
@@ -389,7 +389,7 @@ fn the_sole_worker_is_harmed_by_no_odd_one() {
     }
     assert_eq!(sole.among(&[own, contender(1, Listed, true, false)]), None);
     assert_eq!(sole.among(&[own]), Some(WorkerIndex(0)), "the other has gone");
-    // What never was up makes room for an engine.
+    // A worker that never was up makes room for an engine.
     let mut sole = SoleWorker::default();
     let odd = contender(1, Listless, false, true);
     assert_eq!(sole.among(&[odd]), Some(WorkerIndex(1)));

@@ -1,6 +1,6 @@
 //! Workers that operators and sources take out, add and remove.
 
-use super::{Fleet, KnownRank, KnownWorker, NoPlace, OperatorOrder};
+use super::{Fleet, KnownRank, KnownWorker, OperatorOrder, PlaceError};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -33,24 +33,24 @@ impl Fleet {
         config: &Config,
         worker: &WorkerConfig,
         connector: Option<Connector>,
-    ) -> Result<WorkerIndex, NoPlace> {
-        let mut known = KnownWorker::new(config, worker).ok_or(NoPlace::Url)?;
+    ) -> Result<WorkerIndex, PlaceError> {
+        let mut known = KnownWorker::new(config, worker).ok_or(PlaceError::Url)?;
         let authority = Arc::clone(&known.shown.authority);
         if self.worker_named(&known.shown.name).is_some() {
-            return Err(NoPlace::Name);
+            return Err(PlaceError::Name);
         }
         known.shown.connector = connector;
         let place = self.workers.iter().position(|other| other.shown.authority == authority);
         let is_there = place.and_then(|place| self.workers.get(place));
         let is_there = is_there.is_some_and(|before| before.order != OperatorOrder::Gone);
         if let Some(name) = self.user_of(&known.engine.place).filter(|_| !is_there) {
-            return Err(NoPlace::Engine(name));
+            return Err(PlaceError::Engine(name));
         }
         if let Some(before) = place.and_then(|place| self.workers.get_mut(place)) {
             if before.order != OperatorOrder::Gone
                 || before.shown.connector.is_some() && known.shown.connector.is_none()
             {
-                return Err(NoPlace::Url);
+                return Err(PlaceError::Url);
             }
             known.shown.cache_generation = before.shown.cache_generation;
             known.models.brought = before.models.brought;
@@ -58,14 +58,14 @@ impl Fleet {
         } else if self.workers.len() < WORKERS_MAX {
             self.workers.push(known);
         } else {
-            return Err(NoPlace::Full);
+            return Err(PlaceError::Full);
         }
         let place = place.unwrap_or(self.workers.len() - 1);
         self.recall();
-        WorkerIndex::try_from_index(place).ok_or(NoPlace::Full)
+        WorkerIndex::try_from_index(place).ok_or(PlaceError::Full)
     }
 
-    /// Calls the end of a worker off; true if it had begun.
+    /// Cancels the removal of a worker; true if it had begun.
     pub(crate) fn stay(&mut self, worker: WorkerIndex) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let leaves = matches!(known.order, OperatorOrder::Leave(..));
@@ -75,7 +75,7 @@ impl Fleet {
         leaves
     }
 
-    /// Begins the end of a worker, if it has not begun; true if it has now.
+    /// Begins the removal of a worker; false if it had begun before.
     pub(crate) fn leave(&mut self, worker: WorkerIndex, by: NanosSinceStart) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         let begins = !matches!(known.order, OperatorOrder::Leave(..) | OperatorOrder::Gone);

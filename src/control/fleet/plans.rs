@@ -17,12 +17,12 @@ pub(crate) struct FeedPlan {
     pub(crate) rank: RankIndex,
     pub(crate) dp_rank: DpRank,
     pub(crate) worker: Arc<str>,
-    /// The worker as `host:port`, whatever it is called.
+    /// Address of the worker as `host:port`, independent of its name.
     pub(crate) authority: Arc<str>,
     /// Where the worker is. A feed that follows a name has to connect anew when the name moves.
     pub(crate) address: SocketAddr,
     pub(crate) events: EventAnnouncement,
-    /// As the engine describes it; 0 while unknown.
+    /// Block size from the engine's description; 0 while unknown.
     pub(crate) block_size_tokens: u32,
     /// Name under which the rank's blocks are rooted.
     pub(crate) model: Arc<str>,
@@ -106,7 +106,7 @@ impl Fleet {
         self.ranks.iter().enumerate().filter_map(plan).collect()
     }
 
-    /// The load reports that should be had now.
+    /// The load reports that should run now.
     pub(crate) fn load_plans(&self) -> Vec<LoadPlan> {
         let plan = |(index, known): (usize, &KnownWorker)| {
             let worker = WorkerIndex::try_from_index(index)?;

@@ -1,4 +1,4 @@
-//! Model names of a worker, as a process leaves them to the next process.
+//! Model names of a worker, handed from a process to the next process.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ pub(crate) struct RememberedWorker {
     /// Address of the worker, as `host:port`.
     pub(crate) worker: String,
     pub(crate) models: Vec<String>,
-    /// It was up when the lines were written.
+    /// The worker was up when the lines were written.
     pub(crate) up: bool,
-    /// It lists nothing, and takes any model as the only worker.
+    /// The worker lists nothing, and takes any model as the only worker.
     pub(crate) sole: bool,
 }

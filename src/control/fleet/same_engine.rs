@@ -17,14 +17,14 @@ pub(crate) struct SharedEngine {
     pub(crate) first: Arc<str>,
     /// The worker that gets no requests.
     pub(crate) second: Arc<str>,
-    /// What both stand for.
+    /// Address that both workers resolve to.
     pub(crate) address: SocketAddr,
     /// False for two names, which may be two engines behind a gateway.
     pub(crate) is_certain: bool,
 }
 
 impl KnownWorker {
-    /// What its name was found to stand for.
+    /// Address that the worker's name resolved to.
     fn resolved(&self) -> Option<SocketAddr> {
         (self.shown.address.port() != 0).then_some(self.shown.address)
     }
@@ -43,7 +43,7 @@ impl KnownWorker {
         self.engine.place.likeness(&other.engine.place, addresses)
     }
 
-    /// Where other workers of the engine would be found: two of them share an entry at least.
+    /// Keys of the engine: two workers of the same engine share at least a key.
     fn engine_keys(&self) -> Vec<(EngineHost, u16)> {
         let EngineAddress { host, port, .. } = &self.engine.place;
         let loopback = || [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
@@ -130,7 +130,7 @@ impl Fleet {
         named
     }
 
-    /// The worker that is there and is the engine of this place, as far as is known at once.
+    /// The present worker of the engine at `place`, as far as known without a lookup.
     pub(super) fn user_of(&self, place: &EngineAddress) -> Option<Arc<str>> {
         let is_present = |known: &&KnownWorker| {
             !matches!(known.order, OperatorOrder::Gone | OperatorOrder::Leave(..))

@@ -1,4 +1,4 @@
-//! Which names each worker serves, which are expected, and which workers take any.
+//! Names that each worker serves, names that are expected, and workers that take any name.
 
 use super::known_models::ListNews;
 use super::model_state::{Contender, ModelState};
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl KnownWorker {
-    /// Names that it serves or is expected to serve.
+    /// Names that the worker serves or is expected to serve.
     pub(super) fn model_names(&self) -> Vec<Arc<str>> {
         if !self.models.state.has_names() {
             return Vec::new();
@@ -31,7 +31,8 @@ impl KnownWorker {
             }
     }
 
-    /// Do requests of the name go to its ranks? `Some(None)`: yes, because it takes any.
+    /// Do requests for the name go to the worker's ranks? `Some(None)`: yes, because the worker
+    /// takes any name.
     pub(super) fn serves(&self, name: &str, takes_any: bool) -> Option<Option<&ServedModel>> {
         if name == ANY_MODEL {
             return takes_any.then_some(None);
@@ -81,7 +82,7 @@ impl Fleet {
         known.map(|known| std::mem::take(&mut known.models.news)).unwrap_or_default()
     }
 
-    /// Gives the names their places that workers without a description are expected to serve.
+    /// Gives places to the names that workers without a description are expected to serve.
     pub(super) fn place_expected(&mut self) {
         let undescribed = self.workers.iter().filter(|known| known.description.is_none());
         let names: Vec<_> = undescribed.flat_map(KnownWorker::model_names).collect();
@@ -95,7 +96,7 @@ impl Fleet {
         self.recall();
     }
 
-    /// Applies it to present workers, once each.
+    /// Applies the remembered names to present workers, once each.
     pub(super) fn recall(&mut self) {
         for (index, known) in self.workers.iter_mut().enumerate() {
             let before = self.models.remembered.remove(&*known.shown.authority);
@@ -150,8 +151,8 @@ impl Fleet {
         any
     }
 
-    /// Is there a worker of the file whose names are unknown so far? Workers of other sources do
-    /// not count: a source may list any address.
+    /// Does the file have a worker with names unknown so far? Workers of other sources do not
+    /// count: a source may list any address.
     pub(super) fn awaits_models(&self) -> bool {
         let is_awaited = |known: &KnownWorker| {
             let is_nameless = known.models.expected.is_empty();

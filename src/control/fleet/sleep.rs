@@ -1,5 +1,5 @@
-//! Workers whose engines sleep by the operator's order. Their requests wait: shards see a sleeping
-//! worker as a worker without room.
+//! Workers with engines that sleep by the operator's order. Their requests wait: shards see a
+//! sleeping worker as a worker without room.
 
 use super::{Fleet, KnownWorker, OperatorOrder, SleepPhase};
 use forebay_admin::SleepRefusal;
@@ -15,8 +15,8 @@ pub(crate) struct EngineAccess {
 }
 
 impl KnownWorker {
-    /// What the router first sees of it: an order to sleep may be older than the router. Later the
-    /// router's own orders decide, since an answer may be older than they are.
+    /// Takes the first observation: an order to sleep may be older than the router. Later the
+    /// router's own orders decide, since an observation may be older than an order.
     pub(super) fn find_asleep(&mut self, is_asleep: bool) {
         if is_asleep && self.order == OperatorOrder::Serve {
             self.order = OperatorOrder::Sleep(SleepPhase::Asleep);
@@ -25,8 +25,8 @@ impl KnownWorker {
 }
 
 impl Fleet {
-    /// The worker goes to sleep once it is idle, or at the moment `by`. Until `settled`, shards may
-    /// not have the fleet with this order.
+    /// The worker goes to sleep once it is idle, or at time `by`. Until `settled`, shards may not
+    /// have the fleet with this order.
     pub(crate) fn send_to_sleep(
         &mut self,
         worker: WorkerIndex,
@@ -62,7 +62,8 @@ impl Fleet {
                 known.order = OperatorOrder::Serve;
                 Ok(false)
             }
-            // It serves meanwhile, and whatever its engine answers: most are awake.
+            // The worker serves meanwhile, whatever its engine answers, since most engines are
+            // awake.
             OperatorOrder::Serve => Ok(true),
             OperatorOrder::Sleep(SleepPhase::Asleep) => {
                 known.order = OperatorOrder::Sleep(SleepPhase::WakesUp);
@@ -76,7 +77,8 @@ impl Fleet {
         }
     }
 
-    /// Workers that are idle or late, whose engines get the order to sleep. They count as ordered.
+    /// Workers that are idle or late. Their engines get the order to sleep, and the workers are
+    /// marked so.
     pub(crate) fn sleepy(
         &mut self,
         now: NanosSinceStart,
@@ -98,8 +100,7 @@ impl Fleet {
         sleepy
     }
 
-    /// Result of an order. An engine that does not sleep serves on. An engine that does not wake up
-    /// sleeps on.
+    /// Takes the result of an order. After a failure the engine stays as it was, awake or asleep.
     pub(crate) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
         let Some(known) = self.workers.get_mut(worker.index()) else { return };
         match (known.order, is_done) {

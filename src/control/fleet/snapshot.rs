@@ -20,11 +20,11 @@ pub(crate) struct FoundWorker<'a> {
     /// `None`: it has not answered yet.
     pub(crate) description: Option<&'a Description>,
     pub(crate) texts: &'a BTreeMap<Arc<str>, FoundText>,
-    /// The limit of its ranks; of several kinds, that of the first.
+    /// The limit of its ranks; if they differ, the first rank's limit.
     pub(crate) places: PlacesLimit,
 }
 
-/// A rank that its worker has, and where.
+/// A present rank, with its address.
 struct ShownRank<'a> {
     worker: &'a KnownWorker,
     description: &'a Description,
@@ -33,7 +33,7 @@ struct ShownRank<'a> {
 }
 
 impl<'a> ShownRank<'a> {
-    /// `None` for a rank that its worker has no more.
+    /// `None` for a rank that its worker no longer has.
     fn of(worker: &'a KnownWorker, number: u32) -> Option<Self> {
         let description = worker.description.as_ref()?;
         let mut ranks = description.ranks.iter().enumerate();
@@ -71,7 +71,7 @@ impl<'a> ShownRank<'a> {
 }
 
 impl Fleet {
-    /// The operator's order on each worker that ever was, by its address.
+    /// The operator's order on each worker so far, by its address.
     pub(crate) fn orders(&self) -> impl Iterator<Item = (&str, OperatorOrder)> {
         self.workers.iter().map(|known| (&*known.shown.authority, known.order))
     }
@@ -94,7 +94,7 @@ impl Fleet {
         })
     }
 
-    /// The fleet as it is now, as a new generation. The front door adds its terms.
+    /// The current fleet, as a new generation. The front door adds its terms.
     pub(crate) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
         self.choose_engine_users();
@@ -154,7 +154,7 @@ impl Fleet {
         }
     }
 
-    /// The limit of requests of a rank that declares so many.
+    /// The request limit of a rank, given the declared number.
     fn places_limit(
         &self,
         worker: Option<&KnownWorker>,
@@ -175,15 +175,15 @@ impl Fleet {
     fn kv_transfer(&self, place: &ShownRank<'_>) -> Option<KvTransfer> {
         let is_unknown = matches!(place.description.source, Some(KvSource::PushUnknown(_)));
         if is_unknown && self.config.flow.disaggregation.fallback == Fallback::TwoPhase {
-            // What a push connector answers can be handed on like a pull connector's (vLLM 0.32,
+            // Answers of a push connector can be passed on like a pull connector's (vLLM 0.32,
             // `push_scheduler.py`).
             return Some(KvTransfer::TwoPhase);
         }
         place.worker.registration.ranks.get(place.position)?.clone()
     }
 
-    /// How much a rank may be given. The limit of an engine that declares nothing is learned from
-    /// its load reports; an engine without reports queues by itself, as it does without a router.
+    /// Room of a rank. The limit of an engine that declares nothing is learned from its load
+    /// reports; an engine without reports queues by itself, as it does without a router.
     fn room(&self, role: Role, places: PlacesLimit, kv_tokens: u64) -> RoomLimits {
         let queue = &self.config.flow.queue;
         let split = &self.config.flow.disaggregation;

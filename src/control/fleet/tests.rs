@@ -1,7 +1,7 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
 use super::super::test_config::{SEED, config};
-use super::{Fleet, LeftOut, NoPlace};
+use super::{Fleet, OmittedParts, PlaceError};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
@@ -85,7 +85,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(["m", "alias", "lora"].map(|name| of(name).is_adapter()), [false, false, true]);
     assert_eq!((snapshot.ranks[1].dp_rank, snapshot.ranks[1].dp_size), (DpRank(1), 2));
 
-    // Worker b comes back with one rank and another model; a's rank and everybody's numbers stay.
+    // Worker b comes back with a single rank and another model; a's rank and all numbers stay.
     let other = r#"{"data":[{"id":"n"}]}"#;
     fleet.describe(WorkerIndex(1), ADDRESS, fed(description(other, 1, 16)), BTreeMap::new());
     let snapshot = fleet.snapshot();
@@ -105,8 +105,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
     assert_eq!(snapshot.ranks[0].tiers, tiers);
 }
 
-/// Its KV events are taken out of the configuration, or the worker goes: nothing is left of what a
-/// feed told, whatever it told last.
+/// After a worker loses its KV events by configuration, or leaves, no state of its feed is left.
 #[test]
 fn a_rank_without_a_feed_has_no_tiers() {
     let model = r#"{"data":[{"id":"m"}]}"#;
@@ -240,7 +239,7 @@ fn the_operators_word_outlives_health_and_descriptions() {
 }
 
 #[test]
-fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
+fn a_place_stays_reserved_for_its_address() {
     let at = |url: &str, name: &str| WorkerConfig {
         url: url.into(),
         name: Some(name.into()),
@@ -251,9 +250,9 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     let card = r#"{"data":[{"id":"m"}]}"#;
     let added = fleet.add(&config, &at("http://b:1", "b"), None);
     assert_eq!(added, Ok(WorkerIndex(1)));
-    assert_eq!(fleet.add(&config, &at("http://b:1/", "c"), None), Err(NoPlace::Url));
-    assert_eq!(fleet.add(&config, &at("http://c:1", "b"), None), Err(NoPlace::Name));
-    assert_eq!(fleet.add(&config, &at("http://c:1", "a:1"), None), Err(NoPlace::Name));
+    assert_eq!(fleet.add(&config, &at("http://b:1/", "c"), None), Err(PlaceError::Url));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "b"), None), Err(PlaceError::Name));
+    assert_eq!(fleet.add(&config, &at("http://c:1", "a:1"), None), Err(PlaceError::Name));
     for index in [WorkerIndex(0), WorkerIndex(1)] {
         fleet.describe(index, ADDRESS, description(card, 1, 16), BTreeMap::new());
         fleet.set_state(index, WorkerState::Up);
@@ -273,7 +272,7 @@ fn a_place_is_kept_for_its_address_and_given_to_nobody_else() {
     assert_eq!(snapshot.workers[1].cache_generation, 1);
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0)]);
     assert_eq!(fleet.feed_plans().len() + fleet.load_plans().len(), 1, "of the other");
-    // What a probe said last comes too late.
+    // The last result of a probe comes too late.
     fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
     fleet.set_state(WorkerIndex(1), WorkerState::Up);
     assert!(!fleet.set_draining(WorkerIndex(1), WorkerDrain::Off));
@@ -303,9 +302,9 @@ fn places_are_bounded() {
     for n in 0..WORKERS_MAX {
         assert!(fleet.add(&config, &at(n), None).is_ok(), "{n}");
     }
-    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(NoPlace::Full));
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(PlaceError::Full));
     fleet.remove(WorkerIndex(7));
-    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(NoPlace::Full), "it is w7's");
+    assert_eq!(fleet.add(&config, &at(WORKERS_MAX), None), Err(PlaceError::Full), "it is w7's");
     assert_eq!(fleet.add(&config, &at(7), None), Ok(WorkerIndex(7)));
 }
 
@@ -364,7 +363,7 @@ fn a_fleet_past_the_limit_leaves_ranks_out() {
     let many = || description(r#"{"data":[{"id":"m"}]}"#, 700, 16);
     assert_eq!(
         fleet.describe(WorkerIndex(0), ADDRESS, many(), BTreeMap::new()),
-        LeftOut::default()
+        OmittedParts::default()
     );
     let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
     assert_eq!(left.ranks, 1_400 - forebay_base::limits::RANKS_MAX);
@@ -565,7 +564,7 @@ fn answers(fleet: &mut Fleet, worker: u16, address: SocketAddr) {
     fleet.set_state(worker, WorkerState::Up);
 }
 
-/// Which workers requests may use.
+/// For each worker, whether requests may use it.
 fn used(fleet: &mut Fleet) -> Vec<bool> {
     let snapshot = fleet.snapshot();
     snapshot.workers.iter().map(|worker| worker.state == WorkerState::Up).collect()
@@ -583,7 +582,7 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     let told = fleet.take_shared_engines();
     assert_eq!((told.len(), &*told[0].first, &*told[0].second), (1, "127.0.0.1:9", "localhost:9"));
     assert!(told[0].is_certain && fleet.take_shared_engines().is_empty(), "once");
-    // The worker that is used goes down: its twin serves, and goes on when the other comes back.
+    // The used worker goes down: its twin serves, and still does when the first comes back.
     fleet.set_state(WorkerIndex(1), WorkerState::Down);
     assert_eq!(used(&mut fleet), [true, false, false, false]);
     fleet.set_state(WorkerIndex(1), WorkerState::Up);
@@ -595,7 +594,7 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     // A removed worker gives way at once.
     assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
     assert_eq!(used(&mut fleet), [false, true, false, false]);
-    // A name moves to the address of a worker that is there, and away again.
+    // A name moves to the address of a present worker, and away again.
     let there = SocketAddr::from(([127, 0, 0, 2], 9));
     let apart = SocketAddr::from(([127, 0, 0, 3], 9));
     answers(&mut fleet, 2, apart);
@@ -625,13 +624,13 @@ fn a_worker_that_is_there_by_another_spelling_is_not_added() {
     let at = |url: &str| WorkerConfig { url: url.to_owned(), ..WorkerConfig::default() };
     for url in ["http://localhost:9", "http://[::ffff:127.0.0.1]:9", "http://2130706433:9"] {
         let refused = fleet.add(&config, &at(url), None);
-        assert_eq!(refused, Err(NoPlace::Engine("127.0.0.1:9".into())), "{url}");
+        assert_eq!(refused, Err(PlaceError::Engine("127.0.0.1:9".into())), "{url}");
     }
     let resolved = at("http://10.0.0.7:9");
     answers(&mut fleet, 1, SocketAddr::from(([10, 0, 0, 7], 9)));
-    assert_eq!(fleet.add(&config, &resolved, None), Err(NoPlace::Engine("gpu:9".into())));
+    assert_eq!(fleet.add(&config, &resolved, None), Err(PlaceError::Engine("gpu:9".into())));
     assert!(fleet.add(&config, &at("http://10.0.0.7:8"), None).is_ok(), "another port");
-    // The new spelling of a worker that leaves may come at once.
+    // A new spelling of a leaving worker may join at once.
     assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
     assert!(fleet.add(&config, &at("http://localhost:9"), None).is_ok());
 }

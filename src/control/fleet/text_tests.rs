@@ -1,4 +1,4 @@
-//! Which text a model has when workers differ.
+//! Choice of a model's text when workers differ.
 
 use super::*;
 use forebay_config::WorkerConfig;
@@ -75,7 +75,7 @@ fn the_log_has_a_text_once_per_change() {
         (0, loaded("good")),
         (1, loaded("good")),
     ] {
-        if !fleet.is_noted("m", &found.note) {
+        if !fleet.has_note("m", &found.note) {
             lines.push(found.note.clone());
         }
         describe(&mut fleet, worker, Dialect::Vllm, found);
@@ -83,11 +83,11 @@ fn the_log_has_a_text_once_per_change() {
     assert_eq!(lines, ["broken", "worse", "good"]);
     // Directories of their own: two texts side by side are no change.
     describe(&mut fleet, 0, Dialect::Vllm, loaded("other"));
-    assert!(fleet.is_noted("m", "good") && fleet.is_noted("m", "other"));
-    assert!(!fleet.is_noted("n", "good"));
+    assert!(fleet.has_note("m", "good") && fleet.has_note("m", "other"));
+    assert!(!fleet.has_note("n", "good"));
 }
 
-/// SGLang's events do not tell where such a model resumes; vLLM's do.
+/// SGLang's events do not contain where such a model resumes; vLLM's do.
 #[test]
 fn layers_that_forget_make_the_overlap_of_sglang_an_upper_bound() {
     let mut fleet = fleet();

@@ -9,7 +9,7 @@ use forebay_base::limits::RANKS_MAX;
 use forebay_kv_events::{TierNumbers, Tree};
 use std::cell::{Cell, RefCell};
 
-/// All that were given, on the control plane's thread.
+/// All assigned numbers, on the control plane's thread.
 #[derive(Debug, Default)]
 pub(crate) struct GivenNumbers {
     /// The position is the number's distance from the highest.
@@ -32,7 +32,7 @@ impl GivenNumbers {
         RANKS_MAX - self.given.borrow().len()
     }
 
-    /// Notes how many ranks the fleet has.
+    /// Takes the rank count of the fleet.
     pub(crate) fn set_rank_count(&self, rank_count: usize) {
         self.rank_count.set(rank_count);
     }

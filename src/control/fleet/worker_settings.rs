@@ -3,7 +3,7 @@
 use forebay_config::{Config, KvFlow, LoadSource, WorkerConfig};
 use std::sync::Arc;
 
-/// As it is now: a reload may change it.
+/// Current settings, which a reload may change.
 #[derive(Debug)]
 pub(super) struct WorkerSettings {
     pub(super) concurrency_max: Option<u32>,

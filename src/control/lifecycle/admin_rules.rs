@@ -55,10 +55,10 @@ impl AdminRules {
     }
 }
 
-/// The tokens that callers of the admin API have to know.
+/// Tokens that callers of the admin API must send.
 ///
 /// # Errors
-/// The key of the file that cannot be read, and why.
+/// The configuration key of an unreadable file, and the fault.
 pub fn admin_tokens(config: &Config) -> Result<AdminTokens, (&'static str, String)> {
     let token = |key, path: &Option<PathBuf>| {
         path.as_deref().map(read_token).transpose().map_err(|what| (key, what))

@@ -1,4 +1,4 @@
-//! How the router ends, by the clock: unready, draining, cut, given up.
+//! Timetable of the end of the router: unready, draining, cut, given up.
 
 use forebay_base::NanosSinceStart;
 use forebay_config::TimeoutsConfig;
@@ -14,7 +14,7 @@ const AFTER_DRAIN_MAX: Duration = Duration::from_secs(5);
 /// An end that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drain {
-    /// Until then connections are accepted, by a router that is unready.
+    /// Until then the router is unready, and still accepts connections.
     begins_at: NanosSinceStart,
     order: DrainOrder,
 }
@@ -45,7 +45,7 @@ impl Drain {
         self.order.is_handed_over
     }
 
-    /// The same end, which waits for nothing from now on.
+    /// The same end without any further wait.
     pub(super) fn cut(self, now: NanosSinceStart) -> Self {
         let order = DrainOrder { silent_until: now, deadline: now, ..self.order };
         Self { begins_at: now, order }
@@ -57,7 +57,7 @@ impl Drain {
         if now >= self.begins_at { drains } else { ShardCommand::Unready }
     }
 
-    /// A shard that has not ended by now does not end.
+    /// True once it is too late for a shard to end.
     pub(super) fn is_given_up(&self, now: NanosSinceStart) -> bool {
         now > self.order.deadline.plus(AFTER_DRAIN_MAX)
     }

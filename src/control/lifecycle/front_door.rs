@@ -13,7 +13,7 @@ use forebay_text::ImageKey;
 use std::sync::Arc;
 use tracing::{error, info, warn};
 
-/// Its file is read again at each reload.
+/// The file of this key is read again at each reload.
 const IMAGE_KEY: &str = "image_key_file";
 
 /// Terms of the shards' ports.
@@ -22,7 +22,7 @@ pub(crate) struct FrontDoor {
     /// Certificates for clients; `None` in plain text.
     tls: Option<ServerTls>,
     image_key: Option<ImageKey>,
-    /// Source of the keys that sign tokens, if clients may show tokens.
+    /// Source of the keys that sign tokens, if clients may send tokens.
     token_keys: Option<TokenKeysSource>,
 }
 

@@ -18,18 +18,18 @@ use tracing::{info, warn};
 /// Parts of a handover that the process has at start.
 #[derive(Debug, Default)]
 pub struct HandoverSetup {
-    /// From the process before, if there is such a process.
+    /// Sockets and state from the process before, if any.
     pub taken: Option<TakenProcess>,
     /// The names that its workers listed, if it handed them over.
     pub models: Option<File>,
-    /// For the next process; `None` where none can come.
+    /// Offer for the next process; `None` where no handover is possible.
     pub offer: Option<HandoverOffer>,
 }
 
 /// Offer to the next process.
 #[derive(Debug)]
 pub struct HandoverOffer {
-    /// Where it is met.
+    /// Address at which the next process connects.
     pub place: HandoverAddress,
     /// Everything that this process listens on.
     pub sockets: Arc<[OwnedFd]>,
@@ -47,7 +47,7 @@ pub(crate) struct AdminDoor {
 
 /// Other processes with the listening sockets.
 struct OtherHolders {
-    /// Until it has ended.
+    /// The process before, until it has ended.
     before: Option<PreviousProcess>,
     /// Processes that got the sockets from this process, and may have them still.
     heir_count: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Answers at once, unless the process before still does.
+    /// Opens the admin API, unless the process before still answers it.
     pub(crate) fn start(
         setup: HandoverSetup,
         clock: Clock,
@@ -121,8 +121,8 @@ impl Handover {
         self.open();
     }
 
-    /// Another process serves: this process answers only its own clients.
-    pub(crate) fn is_over(&mut self) {
+    /// Another process serves: closes the admin API, and serves only open connections.
+    pub(crate) fn close(&mut self) {
         self.ends();
         if let Some(admin) = self.admin.take() {
             admin.abort();

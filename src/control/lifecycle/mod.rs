@@ -182,7 +182,7 @@ impl Lifecycle {
             return false;
         }
         info!(process, "handed over: this process serves the clients that it has");
-        self.handover.is_over();
+        self.handover.close();
         self.systemd.send_main_process(process);
         self.drain_by(env, Drain::handed_over(env.clock.now(), &env.config.timeouts));
         true

@@ -13,13 +13,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Systemd {
     socket: Option<UnixDatagram>,
-    /// Between two signs of life.
+    /// Time between two signs of life.
     period: Option<Duration>,
     next: NanosSinceStart,
 }
 
 impl Systemd {
-    /// By the names that systemd gives: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks
+    /// Reads the names that systemd sets: `NOTIFY_SOCKET`, and `WATCHDOG_USEC` where the unit asks
     /// for signs of life.
     pub(super) fn of_environment() -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET");
@@ -28,7 +28,7 @@ impl Systemd {
     }
 
     fn at(name: Option<&OsStr>, watchdog_us: Option<u64>) -> Self {
-        // Signs of life four times as often as they are waited for.
+        // Four signs of life in each watchdog period.
         let period = watchdog_us.map(|time| Duration::from_micros(time / 4));
         let socket = name.and_then(|name| connect(name.as_bytes()).ok());
         Self { socket, period, next: NanosSinceStart(0) }

@@ -1,5 +1,5 @@
-//! Where the keys of tokens come from: a file that is read again when it changes, or a URL that is
-//! fetched in a period. What cannot be read leaves the keys of before.
+//! Source of token keys: a file that is read again when it changes, or a URL that is fetched
+//! periodically. After a failure the earlier keys stay.
 
 use super::super::error::ControlError;
 use forebay_config::{Config, JwksUrl, JwtConfig};
@@ -19,15 +19,15 @@ use tracing::{info, warn};
 const FETCH_PAUSE: Duration = Duration::from_secs(5);
 /// Longest wait for an answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the file is looked at.
+/// Time between two checks of the file.
 const FILE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The keys of `jwt.jwks`, as they come.
+/// The source of the keys in `jwt.jwks`.
 #[derive(Debug)]
 pub(super) struct TokenKeysSource {
     rules: TokenRules,
     news: Rc<KeyNews>,
-    /// How TLS to the server of the URL begins.
+    /// TLS to the server of the URL.
     connector: Option<Connector>,
     /// Nothing was read yet.
     is_waiting: bool,
@@ -74,7 +74,7 @@ impl TokenKeysSource {
         Ok(Some(Self { rules, news, connector, is_waiting: true, reading }))
     }
 
-    /// True if the authorities that sign the certificate of the URL's server are other ones now.
+    /// True if the certificate authorities for the URL's server have changed.
     pub(super) fn is_outdated(&self, config: &Config) -> bool {
         let Some(Ok(url)) = config.jwt.jwks.as_deref().and_then(JwksUrl::parse) else {
             return false;
@@ -98,7 +98,7 @@ impl TokenKeysSource {
         self.rules.clone()
     }
 
-    /// Asks for another look at the URL.
+    /// Requests another fetch of the URL.
     pub(super) fn ask(&self) {
         self.news.wanted.notify_one();
     }
@@ -168,7 +168,7 @@ async fn follow_file(mut file: WatchedFile, news: Rc<KeyNews>) {
 
 struct WatchedFile {
     path: PathBuf,
-    /// Its time and length when it was read.
+    /// Modification time and length of the file when last read.
     seen: Option<(SystemTime, u64)>,
 }
 

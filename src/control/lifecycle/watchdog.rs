@@ -1,5 +1,5 @@
-//! Whether the shards make progress: each counts its turns, and the control plane's loop looks at
-//! the counts.
+//! Watchdog of the shards: each shard counts its turns, and the control plane's loop compares the
+//! counts.
 
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{SHARD_BEAT_PERIOD, SHARD_STALLED_AFTER};
@@ -16,7 +16,7 @@ pub(super) struct Watchdog {
 #[derive(Clone, Debug, Default)]
 struct ShardWatch {
     beats: u64,
-    /// How long the count has stood still.
+    /// Time since the count last changed.
     silent: Duration,
     is_stalled: bool,
 }
@@ -51,12 +51,12 @@ impl Watchdog {
         }
     }
 
-    /// Of each shard.
+    /// For each shard, whether it is stalled.
     pub(super) fn are_stalled(&self) -> impl Iterator<Item = bool> + '_ {
         self.shards.iter().map(|shard| shard.is_stalled)
     }
 
-    /// Why the router is not ready, for each shard that is stalled.
+    /// Reason why the router is not ready, for each stalled shard.
     pub(super) fn reasons(&self) -> impl Iterator<Item = String> + '_ {
         let stalled = self.shards.iter().enumerate().filter(|(_, shard)| shard.is_stalled);
         stalled.map(|(number, shard)| {

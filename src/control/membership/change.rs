@@ -13,7 +13,7 @@ pub(crate) struct FleetChange {
     pub(crate) replans: bool,
     pub(crate) slow_start: Option<SlowStart>,
     pub(crate) sleep_orders: Vec<SleepOrder>,
-    /// URLs of the configuration whose workers found no place.
+    /// URLs of configured workers that got no place.
     pub(crate) not_joined: Vec<String>,
     /// Workers that have left. Their places may have new workers already.
     pub(crate) gone: Vec<WorkerIndex>,

@@ -2,7 +2,7 @@
 //! their end.
 
 use super::super::environment::Environment;
-use super::super::fleet::NoPlace;
+use super::super::fleet::PlaceError;
 use super::sources::{SourceNews, WorkerList};
 use super::{FleetChange, Membership};
 use forebay_base::{NanosSinceStart, WorkerIndex};
@@ -19,7 +19,7 @@ impl Membership {
         env: &Environment,
         worker: &WorkerConfig,
         known: &mut KnownConnectors,
-    ) -> Result<WorkerIndex, NoPlace> {
+    ) -> Result<WorkerIndex, PlaceError> {
         let config = &env.config;
         let authority =
             WorkerUrl::parse(&worker.url).map_or_else(|_| String::new(), |url| url.authority);
@@ -27,7 +27,7 @@ impl Membership {
         let is_configured = config.workers.iter().any(is_same);
         let connector = match self.connectors.get(&authority) {
             Some(known) if is_configured => Some(known.clone()),
-            _ => config.connector(worker, known).map_err(NoPlace::Tls)?,
+            _ => config.connector(worker, known).map_err(PlaceError::Tls)?,
         };
         let place = self.fleet.add(config, worker, connector.clone())?;
         if let Some(connector) = connector {
@@ -75,7 +75,7 @@ impl Membership {
         worker: WorkerConfig,
         is_start: bool,
         known: &mut KnownConnectors,
-    ) -> Result<FleetChange, NoPlace> {
+    ) -> Result<FleetChange, PlaceError> {
         if let Some(place) = self.fleet.worker_at(&worker.url) {
             // Present by another source, or about to leave.
             if self.fleet.stay(place) {
@@ -94,7 +94,7 @@ impl Membership {
         Ok(self.apply_pending_order(env, place, &url))
     }
 
-    /// Workers that a source lists no more leave, unless the configuration has them.
+    /// Removes workers that a source no longer lists, unless the configuration has them.
     pub(super) fn leave_with(&mut self, env: &Environment, left: &[String], source: &str) {
         for url in left {
             let is_configured = env.config.workers.iter().any(|worker| worker.url == *url);
@@ -104,7 +104,7 @@ impl Membership {
         }
     }
 
-    /// Workers that joined and left the configuration file since it was read last.
+    /// Applies the changes of the configuration file: adds and removes workers.
     pub(super) fn change_workers(
         &mut self,
         env: &Environment,
@@ -134,7 +134,9 @@ impl Membership {
             let Some(worker) = workers.find(|worker| worker.url == *url) else { continue };
             match self.add(env, worker, &mut KnownConnectors::new()) {
                 Ok(_) => info!(url, "added by the configuration"),
-                Err(reason @ (NoPlace::Name | NoPlace::Url)) if self.fleet.is_leaving(worker) => {
+                Err(reason @ (PlaceError::Name | PlaceError::Url))
+                    if self.fleet.is_leaving(worker) =>
+                {
                     info!(url, ?reason, "joins once the worker that leaves is gone");
                     self.sources.hold_back(url);
                 }
@@ -151,7 +153,7 @@ impl Membership {
         change
     }
 
-    /// Begins the end of a worker. The log has `by`.
+    /// Begins the removal of a worker. The log names `by`.
     pub(super) fn leave_by(&mut self, env: &Environment, place: WorkerIndex, by: &str) {
         let patience = env.config.timeouts.drain;
         if self.fleet.leave(place, env.clock.now().plus(patience)) {

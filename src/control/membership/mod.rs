@@ -229,8 +229,8 @@ impl Membership {
         self.orders_file.as_ref().map(WorkersState::ended).unwrap_or_default()
     }
 
-    /// A worker is about to enter the state. A worker that was down, or that joins after the first
-    /// fleet, starts slowly.
+    /// Begins or ends the slow start of a worker that enters the state. A worker that was down, or
+    /// that joins after the first fleet, starts slowly.
     fn slow_start(
         &self,
         env: &Environment,

@@ -1,6 +1,8 @@
 //! Log lines about models: tokenizers, chat templates, lengths, lists.
 
-use super::super::fleet::{Fleet, LeftOut, ListNews, ModelLength, SharedEngine, UnequalLengths};
+use super::super::fleet::{
+    Fleet, ListNews, ModelLength, OmittedParts, SharedEngine, UnequalLengths,
+};
 use forebay_base::WorkerIndex;
 use forebay_config::Config;
 use forebay_discovery::{FoundText, Listing};
@@ -15,7 +17,7 @@ const LOGGED_NAMES_MAX: usize = 8;
 /// Logs each new text of a description. Runs before the fleet takes the description.
 pub(super) fn log_texts(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, needs_text: bool) {
     for (model, found) in texts {
-        if fleet.is_noted(model, &found.note) {
+        if fleet.has_note(model, &found.note) {
             continue;
         }
         if found.text.is_none() && needs_text {
@@ -54,7 +56,7 @@ pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
     }
 }
 
-/// Logs a worker whose list of models is missing, and a worker whose list is back.
+/// Logs a worker with a missing list of models, and the return of the list.
 pub(super) fn log_list(fleet: &mut Fleet, config: &Config, worker: WorkerIndex) {
     let ListNews { lost, is_back } = fleet.take_list_news(worker);
     let name = logged_name(fleet, config, worker);
@@ -84,7 +86,7 @@ pub(super) fn log_other_models(
 }
 
 /// Logs ranks and models of a description that have no place in the fleet.
-pub(super) fn log_left_out(left: &LeftOut) {
+pub(super) fn log_left_out(left: &OmittedParts) {
     if left.ranks + left.models > 0 {
         warn!(
             ranks = left.ranks,
@@ -125,7 +127,7 @@ fn in_words(ModelLength { tokens, workers }: &ModelLength) -> String {
     format!("{tokens} at {}", named(workers))
 }
 
-/// The first of these names, for the log.
+/// The first names of the models, for the log.
 fn named(models: &[Arc<str>]) -> String {
     let shown: Vec<&str> = models.iter().take(LOGGED_NAMES_MAX).map(|name| &**name).collect();
     let more = models.len().saturating_sub(LOGGED_NAMES_MAX);

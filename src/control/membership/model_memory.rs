@@ -1,8 +1,8 @@
-//! Model names of each worker, for the next process: a name whose worker is down at its start gets
-//! 503 instead of 404. A line of JSON for each worker. An upgrade hands the lines over in a
-//! temporary file. A restart reads them from a file beside the snapshot of the index, if there is a
-//! snapshot. The control plane's thread decides the content of the file; a blocking thread writes a
-//! single text at a time.
+//! Model names of each worker, for the next process: if the worker is down at start, requests for
+//! its names get 503 instead of 404. A line of JSON for each worker. An upgrade hands the lines
+//! over in a temporary file. A restart reads them from a file beside the snapshot of the index, if
+//! there is a snapshot. The control plane's thread decides the content of the file; a blocking
+//! thread writes a single text at a time.
 
 use super::super::fleet::RememberedWorker;
 use forebay_base::limits::MODEL_MEMORY_BYTES_MAX;
@@ -20,13 +20,13 @@ use tracing::{info, warn};
 /// How long the end of the process waits for the disk.
 const LAST_WRITE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The file, and the text that it has or is about to have.
+/// The file, and the last text written or being written.
 #[derive(Debug, Default)]
 pub(super) struct ModelMemory {
     /// `None` without a snapshot.
     path: Option<PathBuf>,
     text: String,
-    /// Of the fleet that the text is of.
+    /// Generation of the fleet that the text describes.
     generation: u64,
     writing: Option<JoinHandle<()>>,
 }
@@ -58,19 +58,19 @@ impl ModelMemory {
         (Self { path, text: String::new(), generation: 0, writing: None }, workers)
     }
 
-    /// Is this a fleet that the file has not seen? Then [`Self::keep`] is due. Not while the file
-    /// is being written: the next tick asks again.
-    pub(super) fn is_due(&mut self, generation: u64) -> bool {
+    /// Marks the generation; true if it is new and [`Self::keep`] is due. False while a write runs:
+    /// the next tick tries again.
+    pub(super) fn take_due(&mut self, generation: u64) -> bool {
         let is_writing = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
         self.path.is_some()
             && !is_writing
             && std::mem::replace(&mut self.generation, generation) != generation
     }
 
-    /// Has the file written if it holds anything else.
+    /// Begins to write the file if its text differs.
     pub(super) fn keep(&mut self, workers: &[RememberedWorker]) {
         // Their state now does not predict their state after a restart.
-        let later = workers.iter().map(|one| RememberedWorker { up: false, ..one.clone() });
+        let later = workers.iter().map(|worker| RememberedWorker { up: false, ..worker.clone() });
         let text = text_of(&later.collect::<Vec<_>>());
         let Some(path) = self.path.clone().filter(|_| text != self.text) else { return };
         self.text.clone_from(&text);
@@ -102,7 +102,7 @@ fn read(file: File) -> io::Result<String> {
     read_text(file, MODEL_MEMORY_BYTES_MAX)
 }
 
-/// Lines of another version count as far as they are understood.
+/// Unknown lines of another version are skipped.
 fn parse(text: &str) -> Vec<RememberedWorker> {
     let known = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     known.filter(|known: &RememberedWorker| !known.worker.is_empty()).collect()
@@ -118,7 +118,7 @@ fn text_of(workers: &[RememberedWorker]) -> String {
     text
 }
 
-/// At each moment the file is whole, with the old or the new text.
+/// Replaces the file atomically.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;

@@ -2,7 +2,7 @@
 //! models outlive the process in a file of their own.
 
 use super::super::environment::Environment;
-use super::super::fleet::{NoPlace, OperatorOrder};
+use super::super::fleet::{OperatorOrder, PlaceError};
 use super::model_memory::ModelMemory;
 use super::workers_state::{Confirmation, WorkerOrder, WorkersState};
 use super::{FleetChange, Membership};
@@ -14,10 +14,13 @@ use std::fs::File;
 use tracing::{error, info, warn};
 
 impl Membership {
-    /// Restores the orders of operators and the names of models. The configuration comes first: a
-    /// worker that the configuration names is as the configuration says. `models`: file from the
-    /// process before.
-    pub(crate) fn restore(&mut self, env: &Environment, models: Option<File>) -> FleetChange {
+    /// Restores the orders of operators and the names of models. The configuration has precedence
+    /// for workers that it names. `models`: file from the process before.
+    pub(crate) fn restore(
+        &mut self,
+        env: &Environment,
+        models: Option<File>,
+    ) -> FleetChange {
         let config = &env.config;
         let (memory, remembered) = ModelMemory::open(models, config.index.snapshot.as_deref());
         self.models = memory;
@@ -50,11 +53,16 @@ impl Membership {
         order.map_or_else(FleetChange::default, |order| self.apply_order(env, place, &order))
     }
 
-    /// Writes the files if the fleet of that generation differs. A process that has handed over
-    /// leaves the files to the next process.
-    pub(crate) fn write_files(&mut self, env: &Environment, generation: u64, is_handed_over: bool) {
+    /// Writes the files if the fleet has changed. A process that has handed over leaves the files
+    /// to the next process.
+    pub(crate) fn write_files(
+        &mut self,
+        env: &Environment,
+        generation: u64,
+        is_handed_over: bool,
+    ) {
         self.write_orders(env, generation, is_handed_over);
-        if !is_handed_over && self.models.is_due(generation) {
+        if !is_handed_over && self.models.take_due(generation) {
             self.models.keep(&self.fleet.remembered());
         }
     }
@@ -68,7 +76,7 @@ impl Membership {
     ) {
         let now = env.clock.now();
         let file = self.orders_file.as_mut();
-        if !is_handed_over && file.is_some_and(|file| file.is_due(generation, now)) {
+        if !is_handed_over && file.is_some_and(|file| file.take_due(generation, now)) {
             let orders = self.orders(&env.config.workers);
             if let Some(file) = &mut self.orders_file {
                 file.keep(&orders);
@@ -76,7 +84,7 @@ impl Membership {
         }
     }
 
-    /// Confirms earlier changes once the file has the changes, if there is a file.
+    /// Confirms earlier changes once they are in the file, if there is a file.
     pub(crate) fn confirm(
         &mut self,
         env: &Environment,
@@ -145,7 +153,7 @@ impl Membership {
                 self.unanswered.insert(place);
                 Some(place)
             }
-            Err(NoPlace::Tls(fault)) => {
+            Err(PlaceError::Tls(fault)) => {
                 error!(
                     url,
                     "not added: {fault}; mend `upstream_tls` and restart, the line is kept"
@@ -160,7 +168,7 @@ impl Membership {
         }
     }
 
-    /// The worker of the order may come by a source.
+    /// Keeps the order until a source lists its worker.
     fn expect(&mut self, order: WorkerOrder) {
         if let Some(file) = &mut self.orders_file {
             file.expect(order);

@@ -2,7 +2,7 @@
 
 use super::super::environment::{Environment, TICK};
 use super::super::feeds::{OrderResult, SleepOrder};
-use super::super::fleet::NoPlace;
+use super::super::fleet::PlaceError;
 use super::{FleetChange, Membership};
 use forebay_admin::{AddRefusal, AddWorkerRequest, NoStreamMove, SleepRefusal, WorkerDrain};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -35,7 +35,7 @@ impl Membership {
         Ok(FleetChange::published())
     }
 
-    /// The name of the new worker, which has not answered yet.
+    /// Adds a worker and returns its name. The worker has not answered yet.
     pub(crate) fn add_worker(
         &mut self,
         env: &Environment,
@@ -44,11 +44,11 @@ impl Membership {
         let worker = request.worker();
         let place =
             self.add(env, worker, &mut KnownConnectors::new()).map_err(|reason| match reason {
-                NoPlace::Url => AddRefusal::UrlTaken,
-                NoPlace::Engine(name) => AddRefusal::EngineTaken(name.to_string()),
-                NoPlace::Tls(fault) => AddRefusal::Tls(fault),
-                NoPlace::Name => AddRefusal::NameTaken,
-                NoPlace::Full => AddRefusal::Full,
+                PlaceError::Url => AddRefusal::UrlTaken,
+                PlaceError::Engine(name) => AddRefusal::EngineTaken(name.to_string()),
+                PlaceError::Tls(fault) => AddRefusal::Tls(fault),
+                PlaceError::Name => AddRefusal::NameTaken,
+                PlaceError::Full => AddRefusal::Full,
             })?;
         let name = self.fleet.name(place).unwrap_or_default();
         info!(worker = &*name, url = worker.url, "added by the admin API");
@@ -83,7 +83,7 @@ impl Membership {
         Ok(change)
     }
 
-    /// Orders to engines whose workers are idle, or have drained for long enough.
+    /// Sleep orders for engines of workers that are idle, or have drained for long enough.
     pub(super) fn send_to_sleep(
         &mut self,
         env: &Environment,

@@ -72,7 +72,7 @@ impl Probes {
         }
     }
 
-    /// The ways to ask workers.
+    /// HTTP clients for workers.
     pub(super) const fn clients(&self) -> &WorkerClients {
         &self.probing.clients
     }
@@ -84,7 +84,7 @@ impl Probes {
         }
     }
 
-    /// The worker showed that it lives.
+    /// Records a sign of life of the worker.
     pub(super) fn note_life(&self, worker: WorkerIndex, at: NanosSinceStart) {
         self.probing.signs.note(worker, at);
     }
@@ -99,7 +99,7 @@ impl Probes {
         self.running.get(&worker).map(|probe| &probe.worker)
     }
 
-    /// Begins a probe now: the worker may have been restarted.
+    /// Probes the worker now: it may have been restarted.
     pub(super) fn doubt(&self, worker: WorkerIndex) {
         if let Some(probe) = self.running.get(&worker) {
             probe.doubts.notify_one();

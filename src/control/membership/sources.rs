@@ -2,7 +2,7 @@
 //! read, or lists nothing, removes no worker. Joins and removals are decided here without I/O; the
 //! tasks below only read.
 
-use super::super::fleet::NoPlace;
+use super::super::fleet::PlaceError;
 use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
 use forebay_base::read_file;
 use forebay_config::{
@@ -35,7 +35,7 @@ pub(crate) struct WorkerList {
 /// All sources, and the workers of each.
 #[derive(Debug, Default)]
 pub(super) struct WorkerLists {
-    /// The workers that each source has brought.
+    /// Workers of each source.
     brought: BTreeMap<String, Vec<WorkerConfig>>,
     /// Sources without a list since the start.
     awaited: Vec<String>,
@@ -114,7 +114,7 @@ impl WorkerLists {
         self.awaited.clear();
     }
 
-    /// Changes by a list. Workers that join count after [`Self::add_brought`]. No worker leaves
+    /// Changes by a list. Joining workers count after [`Self::add_brought`]. No worker leaves
     /// before a listed worker serves: then the next list removes the missing workers.
     pub(super) fn news(
         &mut self,
@@ -126,10 +126,12 @@ impl WorkerLists {
         if *had == listed.workers {
             return SourceNews::default();
         }
-        let has = |workers: &[WorkerConfig], url: &str| workers.iter().any(|one| one.url == url);
-        let joined = listed.workers.iter().filter(|one| !has(had, &one.url)).cloned().collect();
+        let has =
+            |workers: &[WorkerConfig], url: &str| workers.iter().any(|worker| worker.url == url);
+        let joined =
+            listed.workers.iter().filter(|worker| !has(had, &worker.url)).cloned().collect();
         let may_leave = listed.workers.is_empty() || listed.workers.iter().any(serves);
-        let is_kept = |one: &WorkerConfig| !may_leave || has(&listed.workers, &one.url);
+        let is_kept = |worker: &WorkerConfig| !may_leave || has(&listed.workers, &worker.url);
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(had).into_iter().partition(is_kept);
         *had = kept;
         let left = gone.into_iter().map(|worker| worker.url);
@@ -144,14 +146,14 @@ impl WorkerLists {
     }
 
     /// Logs workers of a list that could not join: each refusal once.
-    pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, NoPlace)]) {
+    pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
         let Some((url, reason)) = refused.first() else {
             self.refused.remove(source);
             return;
         };
         let text = format!("{url}: {reason}");
         let complaint = self.refused.entry(source.to_owned()).or_default();
-        if complaint.is_new(&text) {
+        if complaint.update(&text) {
             let count = refused.len();
             let first = text;
             warn!(source, count, first, "workers not added: tried again with each list");
@@ -174,7 +176,7 @@ fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
     file.chain(config.dns.iter().cloned())
 }
 
-/// A file of workers, and the files of TLS that its workers go by.
+/// A file of workers, and the TLS files of its workers.
 #[derive(Clone)]
 struct WorkersFile {
     path: PathBuf,
@@ -191,7 +193,7 @@ async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<Wo
         match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
             Ok(workers) => {
                 complaint = Complaint::default();
-                // Half a file may be a file too: what was read twice is whole.
+                // A partly written file may parse too: content that was read twice is whole.
                 if last.replace(workers.clone()).is_none_or(|last| last == workers) {
                     let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
                 }
@@ -210,7 +212,7 @@ impl WorkersFile {
     }
 }
 
-/// A name that is asked for again and again.
+/// A name that is resolved periodically.
 struct NamedSource {
     url: String,
     name: WorkerUrl,
@@ -224,7 +226,7 @@ impl NamedSource {
     }
 }
 
-/// The hosts are resolved as the hosts of other workers are.
+/// Follows an SRV record. Its hosts are resolved like the hosts of other workers.
 async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
     let NamedSource { url, name, every, .. } = &source;
     let mut complaint = Complaint::default();
@@ -303,7 +305,7 @@ const fn scheme(is_tls: bool) -> &'static str {
 struct Complaint(String);
 
 impl Complaint {
-    fn is_new(&mut self, error: &str) -> bool {
+    fn update(&mut self, error: &str) -> bool {
         let is_new = self.0 != error;
         if is_new {
             error.clone_into(&mut self.0);
@@ -312,7 +314,7 @@ impl Complaint {
     }
 
     fn log(&mut self, source: &str, error: &str) {
-        if self.is_new(error) {
+        if self.update(error) {
             warn!(source, error, "nothing learnt of workers: those that are known stay");
         }
     }
@@ -328,13 +330,13 @@ mod tests {
         WorkerList { source: source.to_owned(), workers: urls.iter().map(worker).collect() }
     }
 
-    /// Takes a list, as if all that joins found a place.
+    /// Takes a list, as if all joining workers got a place.
     fn take(sources: &mut WorkerLists, source: &str, urls: &[&str]) -> (Vec<String>, Vec<String>) {
         let serves = |worker: &WorkerConfig| worker.url != "new";
         let SourceNews { joined, left } = sources.news(&listed(source, urls), serves);
-        let came = joined.iter().map(|worker| worker.url.clone()).collect();
+        let joined_urls = joined.iter().map(|worker| worker.url.clone()).collect();
         joined.into_iter().for_each(|worker| sources.add_brought(source, worker));
-        (came, left)
+        (joined_urls, left)
     }
 
     #[test]
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(take(&mut sources, "f", &["a"]), (vec![], vec![]), "the other still lists it");
         assert_eq!(take(&mut sources, "d", &["c"]), (vec![], strings(&["b"])));
         assert!(sources.lists("a") && sources.lists("c") && !sources.lists("b"));
-        // One that found no place is tried again.
+        // A worker without a place is tried again.
         let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
         assert_eq!(joined, listed("", &["x"]).workers);
         let SourceNews { joined, .. } = sources.news(&listed("f", &["a", "x"]), |_| true);
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_before_one_that_is_listed_serves() {
+    fn no_worker_leaves_before_a_listed_worker_serves() {
         let mut sources = WorkerLists::default();
         let _ = take(&mut sources, "f", &["a", "b"]);
         let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();

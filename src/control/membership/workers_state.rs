@@ -38,13 +38,13 @@ pub(super) struct WorkerOrder {
     pub(super) role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) api_key: Option<String>,
-    /// No configuration names it.
+    /// The worker is not in the configuration.
     #[serde(skip_serializing_if = "is_no")]
     pub(super) added: bool,
-    /// It gets nothing new.
+    /// The worker gets no new requests.
     #[serde(skip_serializing_if = "is_no")]
     pub(super) draining: bool,
-    /// It is left out, although the configuration names it.
+    /// The worker is removed, although the configuration names it.
     #[serde(skip_serializing_if = "is_no")]
     pub(super) removed: bool,
 }
@@ -54,12 +54,12 @@ const fn is_no(value: &bool) -> bool {
     !*value
 }
 
-/// The file, and the text that it has or is about to have.
+/// The file, and the last text written or being written.
 #[derive(Debug)]
 pub(super) struct WorkersState {
     path: PathBuf,
     text: String,
-    /// Of the fleet that the text is of.
+    /// Generation of the fleet that the text describes.
     generation: u64,
     /// Orders for workers that no source has listed yet.
     pending: Vec<WorkerOrder>,
@@ -136,7 +136,7 @@ impl WorkersState {
         (state, orders)
     }
 
-    /// The worker of that order may come by a source.
+    /// Keeps the order until a source lists its worker.
     pub(super) fn expect(&mut self, order: WorkerOrder) {
         self.pending.push(order);
     }
@@ -147,12 +147,12 @@ impl WorkersState {
         Some(self.pending.swap_remove(place))
     }
 
-    /// Orders for workers that have not come yet.
+    /// Orders for workers that no source lists yet.
     pub(super) fn pending(&self) -> &[WorkerOrder] {
         &self.pending
     }
 
-    /// Rings when a write has ended: [`Self::is_due`] is to be asked then.
+    /// Notified when a write has ended: then call [`Self::take_due`].
     pub(super) fn ended(&self) -> Rc<Notify> {
         Rc::clone(&self.ended)
     }
@@ -162,9 +162,9 @@ impl WorkersState {
         self.asked.push(answer);
     }
 
-    /// Is a call of [`Self::keep`] due? For a fleet that the file lacks, for a waiting caller, and
-    /// again after a failure. Not while a write runs.
-    pub(super) fn is_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
+    /// Takes the result of an ended write; true if [`Self::keep`] is due: for a new fleet, for a
+    /// waiting caller, and again after a failure. False while a write runs.
+    pub(super) fn take_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
         if let Some(ended) = self.writing.take_if(|writing| writing.task.is_finished()) {
             let mut task = ended.task;
             let ended_by = Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop()));
@@ -175,7 +175,7 @@ impl WorkersState {
             };
             self.retry_at = result.is_err().then(|| now.plus(RETRY_PAUSE));
             for confirm in ended.confirms {
-                // A caller that has gone needs no answer.
+                // The caller may be gone.
                 let _ = confirm.send(result.clone());
             }
         }
@@ -254,7 +254,7 @@ fn text_of(orders: &[WorkerOrder]) -> String {
     text
 }
 
-/// At each moment the file is whole, with the old or the new text, also after a power cut.
+/// Replaces the file atomically, also across a power cut.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_says_its_line_and_is_kept() {
+    fn a_broken_file_is_reported_with_its_line_and_kept() {
         let good = "{\"url\":\"http://a:1\",\"draining\":true}\n\n";
         for (line, word) in [
             ("{\"url\":", "EOF"),

@@ -7,7 +7,7 @@ mod slow_start;
 
 pub(super) use owners::Owners;
 
-use self::slow_start::Warming;
+use self::slow_start::WarmingRanks;
 use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// The published fleet, and its views for operators and other routers.
 pub(super) struct Publication {
     fleet: Arc<FleetSnapshot>,
-    warming: Warming,
+    warming: WarmingRanks,
     live: LiveFeed,
     histograms: StageHistograms,
     explaining: ExplainThread,
@@ -42,7 +42,7 @@ impl Publication {
     pub(super) fn start(env: &Environment, log_dropped: fn() -> u64) -> io::Result<Self> {
         Ok(Self {
             fleet: Arc::default(),
-            warming: Warming::default(),
+            warming: WarmingRanks::default(),
             live: LiveFeed::default(),
             histograms: StageHistograms::new(),
             explaining: ExplainThread::start()?,

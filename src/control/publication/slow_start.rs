@@ -1,18 +1,18 @@
-//! Slow start: a worker that is back has cold caches, and perhaps kernels to compile. Its ranks get
-//! a share of the load of other ranks, which grows until its time is over. So does a readmitted
-//! rank. Sans-IO: time and loads are arguments.
+//! Slow start: a returned worker has cold caches, and perhaps kernels to compile. Its ranks get a
+//! share of the load of other ranks, which grows until the slow start ends. The same holds for a
+//! readmitted rank. Sans-IO: time and loads are arguments.
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Steps of the way up.
+/// Steps of the ramp.
 const STEPS: u32 = 20;
 
 /// Ranks and workers in their slow start.
 #[derive(Debug, Default)]
-pub(super) struct Warming {
+pub(super) struct WarmingRanks {
     comebacks: BTreeMap<WarmingKey, Comeback>,
 }
 
@@ -22,17 +22,17 @@ type WarmingKey = (WorkerIndex, Option<RankIndex>);
 #[derive(Debug)]
 struct Comeback {
     since: NanosSinceStart,
-    /// Most requests in flight on each of these ranks, for now.
+    /// Current limit of requests in flight on each of the ranks.
     places: u32,
 }
 
-impl Warming {
+impl WarmingRanks {
     /// The worker serves again.
     pub(super) fn begin(&mut self, worker: WorkerIndex, now: NanosSinceStart) {
         self.comebacks.insert((worker, None), Comeback { since: now, places: 1 });
     }
 
-    /// A rank of it does.
+    /// A readmitted rank serves again.
     pub(super) fn begin_rank(
         &mut self,
         worker: WorkerIndex,
@@ -42,12 +42,12 @@ impl Warming {
         self.comebacks.insert((worker, Some(rank)), Comeback { since: now, places: 1 });
     }
 
-    /// The worker serves no more.
+    /// The worker no longer serves.
     pub(super) fn end(&mut self, worker: WorkerIndex) {
         self.comebacks.retain(|(slow, _), _| *slow != worker);
     }
 
-    /// Time has passed; true if a rank may have more than before. `usual`: requests in flight on
+    /// Raises the limits; true if a rank may have more than before. `usual`: requests in flight on
     /// the fullest of the other ranks.
     pub(super) fn grow(&mut self, now: NanosSinceStart, time: Duration, usual: u32) -> bool {
         let whole = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -64,7 +64,7 @@ impl Warming {
         has_grown
     }
 
-    /// True for a rank that is on its way up.
+    /// Is the rank in its slow start?
     pub(super) fn holds(&self, worker: WorkerIndex, rank: RankIndex) -> bool {
         self.places(worker, rank).is_some()
     }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_share_grows_and_ends() {
-        let mut warming = Warming::default();
+        let mut warming = WarmingRanks::default();
         let worker = WorkerIndex(1);
         let time = Duration::from_secs(20);
         assert!(!warming.grow(at(5), time, 40), "nobody");
@@ -126,13 +126,13 @@ mod tests {
 
     #[test]
     fn a_rank_comes_back_by_itself_and_goes_with_its_worker() {
-        let mut warming = Warming::default();
+        let mut warming = WarmingRanks::default();
         let worker = WorkerIndex(1);
         let time = Duration::from_secs(20);
         let [one, other] = [RankIndex(3), RankIndex(4)];
         warming.begin_rank(worker, one, at(10));
         assert!(warming.grow(at(20), time, 40));
-        let places = |warming: &Warming| [one, other].map(|rank| warming.places(worker, rank));
+        let places = |warming: &WarmingRanks| [one, other].map(|rank| warming.places(worker, rank));
         assert_eq!(places(&warming), [Some(20), None]);
         warming.begin(worker, at(20));
         assert_eq!(places(&warming), [Some(1), Some(1)]);

@@ -109,7 +109,7 @@ impl Reports {
         self.notes = None;
     }
 
-    /// The worker left. A worker that gets its place is new.
+    /// Forgets a worker that left. The next worker in its place is new.
     pub(super) fn forget(&mut self, worker: WorkerIndex) {
         self.workers.forget(worker);
     }

@@ -13,7 +13,7 @@ pub(super) struct NoteReading {
     sink: NoteSink,
     notes: Receiver<ShardNote>,
     pieces: NotePieces,
-    /// Generation of the fleet whose ranks were sent to the reader.
+    /// Generation of the last fleet sent to the reader.
     sent_generation: u64,
     /// Notes that shards had lost when they were last counted.
     shards_lost: u64,
@@ -22,7 +22,7 @@ pub(super) struct NoteReading {
 }
 
 impl NoteReading {
-    /// A way for notes of all shards, and the body that a client reads.
+    /// Makes the channel from the shards, and the body that a client reads.
     pub(super) fn new(shards_lost: u64) -> (Self, NotesReader) {
         let (sink, notes) = NoteSink::new();
         let (pieces, reader) = NotesReader::new();
@@ -69,7 +69,7 @@ impl NoteReading {
     }
 }
 
-/// Each note stands behind its length.
+/// Appends a note with its length prefix.
 fn put(note: &RequestNote, piece: &mut Vec<u8>) {
     let mut bytes = Vec::new();
     note.encode(&mut bytes);
@@ -77,9 +77,9 @@ fn put(note: &RequestNote, piece: &mut Vec<u8>) {
     piece.extend(bytes);
 }
 
-/// Ranks that compute no prompts have a pool of their own.
+/// Ranks as a recording lists them. Ranks without prefill get the pool `u32::MAX`.
 fn ranks(fleet: &FleetSnapshot) -> Vec<RankEntry> {
-    let noted = |index| {
+    let entry = |index| {
         let (rank, worker) = fleet.rank(index)?;
         let computes = rank.role != Role::Decode && worker.state != WorkerState::Gone;
         Some(RankEntry {
@@ -89,7 +89,7 @@ fn ranks(fleet: &FleetSnapshot) -> Vec<RankEntry> {
         })
     };
     let all = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
-    all.map(|index| noted(index).unwrap_or_default()).collect()
+    all.map(|index| entry(index).unwrap_or_default()).collect()
 }
 
 fn recorded(note: ShardNote, fleet: &FleetSnapshot) -> RequestNote {

@@ -5,10 +5,10 @@ use forebay_fleet::worker::{FleetSnapshot, HeldFailures, LoadBoard};
 use std::collections::BTreeSet;
 use tracing::{info, warn};
 
-/// Pauses after which a rank is named: a rank that has failed by chance serves again before.
+/// Pauses after which a rank is logged: after a chance failure a rank serves again earlier.
 const PAUSES_NAMED: u32 = 2;
 
-/// Ranks that the log has named.
+/// Ranks that were logged.
 #[derive(Debug, Default)]
 pub(super) struct Outliers {
     named: BTreeSet<RankIndex>,
@@ -46,7 +46,7 @@ impl Outliers {
     }
 }
 
-/// Advice by the status that the rank answers.
+/// Advice for a status code of the rank.
 const fn help(status: u16, has_key: bool) -> &'static str {
     match status {
         401 | 403 if has_key => {

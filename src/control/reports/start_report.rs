@@ -15,7 +15,7 @@ const NAMES_MAX: usize = 4;
 /// Workers that the log has reported.
 #[derive(Debug, Default)]
 pub(super) struct ReportedWorkers {
-    /// By worker: it had answered by then.
+    /// By worker: true if the worker had answered.
     had_answered: HashMap<WorkerIndex, bool>,
 }
 
@@ -59,7 +59,7 @@ impl ReportedWorkers {
 /// A line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReportLine {
-    /// Names of the workers that it is about.
+    /// Names of the workers in the line.
     workers: String,
     /// Kind of the workers, or the part that they lack.
     found: String,
@@ -94,7 +94,7 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
         found: what,
         help: Some(help),
     });
-    // What is missing comes first, if not all finds room.
+    // Missing parts come first, in case not all lines fit.
     let mut lines: Vec<_> = lacks.chain(found).collect();
     let left_out = lines.len().saturating_sub(LINES_MAX);
     if left_out > 0 {
@@ -150,27 +150,30 @@ mod tests {
         let bare = DescribedRank::default();
         let fleet: Vec<_> =
             (0..300).map(|number| (format!("w{number}"), Some(worker(1, &bare)))).collect();
-        let said = lines(&fleet, true);
-        assert_eq!(said.len(), 2, "{said:?}");
-        assert_eq!(said[0].workers, "w0, w1, w2, w3 and 296 more");
-        assert_eq!(said[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
-        assert!(said[1].found.contains("no KV events") && said[1].help.is_some(), "{said:?}");
+        let report = lines(&fleet, true);
+        assert_eq!(report.len(), 2, "{report:?}");
+        assert_eq!(report[0].workers, "w0, w1, w2, w3 and 296 more");
+        assert_eq!(report[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
+        assert!(report[1].found.contains("no KV events") && report[1].help.is_some(), "{report:?}");
         assert_eq!(lines(&fleet, false).len(), 1, "other policies need none");
     }
 
     #[test]
-    fn a_report_has_an_end_and_says_what_is_missing() {
+    fn a_report_is_bounded_and_lists_missing_parts() {
         let bare = DescribedRank::default();
         let mut fleet: Vec<_> =
             (1..=20).map(|ranks| (format!("w{ranks}"), Some(worker(ranks, &bare)))).collect();
         fleet.push(("late".to_owned(), None));
-        let said = lines(&fleet, true);
-        assert_eq!(said.len(), LINES_MAX);
-        let missing: Vec<_> = said.iter().filter(|line| line.help.is_some()).collect();
-        assert!(missing.iter().any(|line| line.workers == "late"), "{said:?}");
-        assert!(missing.iter().any(|line| line.found == "13 more lines"), "{said:?}");
+        let report = lines(&fleet, true);
+        assert_eq!(report.len(), LINES_MAX);
+        let missing: Vec<_> = report.iter().filter(|line| line.help.is_some()).collect();
+        assert!(missing.iter().any(|line| line.workers == "late"), "{report:?}");
+        assert!(missing.iter().any(|line| line.found == "13 more lines"), "{report:?}");
         let caching = DescribedRank { reuses_prefixes: Some(true), ..bare };
-        let said = lines(&[("w".to_owned(), Some(worker(2, &caching)))], false);
-        assert_eq!(said[0].found, "vLLM, any model, 2 ranks, prefix caching, limit 32 (declared)");
+        let report = lines(&[("w".to_owned(), Some(worker(2, &caching)))], false);
+        assert_eq!(
+            report[0].found,
+            "vLLM, any model, 2 ranks, prefix caching, limit 32 (declared)"
+        );
     }
 }

@@ -98,14 +98,14 @@ impl Control {
         Ok(self.worker(name))
     }
 
-    /// The worker as it is then: the worker drains before its engine gets the order.
+    /// Returns the worker in its new state: it drains before its engine gets the order.
     fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefusal> {
         let change = self.membership.set_sleeping(&self.env, name, sleeps)?;
         self.apply(change);
         self.worker(name).ok_or(SleepRefusal::Unknown)
     }
 
-    /// The worker as it is then, without an answer yet.
+    /// Returns the new worker, which has not answered yet.
     fn add_worker(&mut self, request: &AddWorkerRequest) -> Result<Value, AddRefusal> {
         let (name, change) = self.membership.add_worker(&self.env, request)?;
         self.apply(change);

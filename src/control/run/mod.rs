@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
-/// Notices under way from probes and feeds; full ones wait.
+/// Most notices under way from probes and feeds; with a full channel they wait.
 const NOTICES_MAX: usize = 256;
 /// Calls of processes that take over.
 const HOST_CALLS_MAX: usize = 4;
@@ -32,7 +32,7 @@ const HOST_CALLS_MAX: usize = 4;
 /// Runs the control plane; returns after the drain that `stopped` or a signal begins.
 ///
 /// # Errors
-/// [`ControlError`] when the runtime, a signal or the admin socket cannot be had.
+/// [`ControlError`] when the runtime, a signal or the admin socket cannot be set up.
 pub fn run(setup: ControlSetup) -> Result<(), ControlError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ran = LocalSet::new().block_on(&runtime, Control::start_and_run(setup));
@@ -108,7 +108,7 @@ impl Control {
         control.finish().await
     }
 
-    /// Until the shards have drained.
+    /// Runs the loop until the shards have drained.
     async fn turn(&mut self, mut inboxes: Inboxes, mut stop: StopSignal) {
         self.lifecycle.report_ready();
         let mut tick = tokio::time::interval(TICK);

@@ -22,8 +22,8 @@ use tracing::{info, warn};
 const CLAIMS_MAX: usize = 64;
 
 /// The control plane's side.
-pub(in super::super) struct Loading {
-    /// Gone once it is too late.
+pub(in super::super) struct SnapshotLoader {
+    /// `None` once the time for claims is over.
     claims: RefCell<Option<mpsc::Sender<ClaimRequest>>>,
     progress: watch::Receiver<LoadProgress>,
     /// Feeds that are restoring.
@@ -35,11 +35,11 @@ pub(in super::super) struct Loading {
 pub(in super::super) struct Claim {
     pub(in super::super) name: RankName,
     pub(in super::super) vocabulary: Option<Arc<Vocabulary>>,
-    /// As the engine describes it; 0 if it does not.
+    /// Block size from the engine's description; 0 without it.
     pub(in super::super) block_size_tokens: u32,
     /// Most blocks that the rank may track.
     pub(in super::super) entries_max: usize,
-    /// Which tiers beside the device count.
+    /// Tiers that count beside the device.
     pub(in super::super) lower_tiers: LowerTiers,
 }
 
@@ -66,20 +66,20 @@ struct LoadProgress {
     is_checked: bool,
     /// Ranks without a claim.
     ranks: usize,
-    /// Their blocks.
+    /// Blocks of these ranks.
     blocks: u64,
 }
 
 /// Readiness waits until this is dropped, after the shards have the blocks.
-pub(in super::super) struct UnderWay(Rc<Loading>);
+pub(in super::super) struct RestoreGuard(Rc<SnapshotLoader>);
 
-impl Drop for UnderWay {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
         self.0.under_way.set(self.0.under_way.get().saturating_sub(1));
     }
 }
 
-impl Loading {
+impl SnapshotLoader {
     /// Starts the thread.
     pub(super) fn start(
         file: SnapshotFile,
@@ -105,14 +105,14 @@ impl Loading {
         Some(Rc::new(Self { claims, progress, under_way: Cell::new(0), verified_by }))
     }
 
-    /// Notes that a feed is about to claim.
-    pub(in super::super) fn begin(self: &Rc<Self>) -> UnderWay {
+    /// Registers a feed that is about to claim.
+    pub(in super::super) fn begin(self: &Rc<Self>) -> RestoreGuard {
         self.under_way.set(self.under_way.get() + 1);
-        UnderWay(Rc::clone(self))
+        RestoreGuard(Rc::clone(self))
     }
 
-    /// What the snapshot has for a rank, which is gone from it then. A disk that hangs is waited
-    /// for only as long as its answer could still be confirmed.
+    /// Takes the part of a rank out of the snapshot. Waits for a hanging disk only while the blocks
+    /// could still be confirmed.
     pub(in super::super) async fn claim(
         &self,
         claim: Claim,

@@ -12,15 +12,15 @@ mod save;
 mod setup;
 
 pub use load::refuse_snapshot;
-pub(super) use load::{Claim, Loading};
-pub(super) use save::Copyable;
+pub(super) use load::{Claim, SnapshotLoader};
+pub(super) use save::CopySource;
 pub(super) use setup::SnapshotSetup;
 
 use forebay_admin::SnapshotFigures;
 use forebay_base::limits::{LAST_SNAPSHOT_TIME_MAX, RESTORE_TIME_MAX};
 use forebay_kv_events::FeedCounters;
 use forebay_snapshot::SnapshotFile;
-use save::{Saving, SnapshotEnd, SnapshotTarget};
+use save::{SnapshotEnd, SnapshotSaver, SnapshotTarget};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -35,8 +35,8 @@ const COPY: &str = "index.copy";
 
 /// Reading and writing of snapshots.
 pub(super) struct Snapshots {
-    loading: Option<Rc<Loading>>,
-    saving: Option<Saving>,
+    loading: Option<Rc<SnapshotLoader>>,
+    saving: Option<SnapshotSaver>,
     /// Copies for other processes; `None` where there will be none.
     copying: Option<SnapshotTarget>,
 }
@@ -79,10 +79,10 @@ impl Snapshots {
         let path = setup.config.snapshot.as_deref();
         let name = path.unwrap_or(Path::new(COPY));
         let verified_by = Instant::now() + RESTORE_TIME_MAX;
-        let load = |file| Loading::start(file, name, setup.shard_count, verified_by);
+        let load = |file| SnapshotLoader::start(file, name, setup.shard_count, verified_by);
         Self {
             loading: file.and_then(load),
-            saving: path.map(|path| Saving::new(setup, path)),
+            saving: path.map(|path| SnapshotSaver::new(setup, path)),
             copying: setup.can_hand_over.then(|| SnapshotTarget::new(setup, Path::new(COPY))),
         }
     }
@@ -91,7 +91,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// When there is no place for it.
-    pub(super) fn copy(&self, ranks: Vec<Copyable>) -> io::Result<Option<IndexCopy>> {
+    pub(super) fn copy(&self, ranks: Vec<CopySource>) -> io::Result<Option<IndexCopy>> {
         let Some(target) = self.copying.as_ref().filter(|_| self.is_settled()) else {
             return Ok(None);
         };
@@ -101,13 +101,13 @@ impl Snapshots {
     }
 
     /// Source of restored blocks, for the feeds.
-    pub(super) fn loading(&self) -> Option<&Rc<Loading>> {
+    pub(super) fn loading(&self) -> Option<&Rc<SnapshotLoader>> {
         self.loading.as_ref()
     }
 
     /// Figures of written snapshots, for the metrics; `None` where none are written.
     pub(super) fn figures(&self) -> Option<SnapshotFigures> {
-        self.saving.as_ref().map(Saving::figures)
+        self.saving.as_ref().map(SnapshotSaver::figures)
     }
 
     /// True where snapshots are written, or copies.
@@ -124,7 +124,7 @@ impl Snapshots {
     pub(super) fn tick(
         &mut self,
         counters: &FeedCounters,
-        copyable: impl FnOnce() -> Vec<Copyable>,
+        copyable: impl FnOnce() -> Vec<CopySource>,
     ) {
         if let Some(loading) = &self.loading {
             loading.close_in_time(counters);
@@ -136,7 +136,7 @@ impl Snapshots {
     }
 
     /// Writes once more, at the end.
-    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<CopySource>) {
         let settled = self.is_settled();
         let Some(saving) = &mut self.saving else { return };
         if !settled {
@@ -150,7 +150,7 @@ impl Snapshots {
         }
     }
 
-    /// True once nothing in the file waits for its rank any more: only then may it be replaced.
+    /// True once no part of the file waits for its rank: only then may the file be replaced.
     fn is_settled(&self) -> bool {
         self.loading.as_ref().is_none_or(|loading| loading.is_settled())
     }

@@ -19,7 +19,7 @@ use tokio::task::yield_now;
 use tracing::{debug, warn};
 
 /// A rank that can be copied.
-pub(in super::super) struct Copyable {
+pub(in super::super) struct CopySource {
     pub(in super::super) name: RankName,
     pub(in super::super) vocabulary: Arc<Vocabulary>,
     pub(in super::super) state: SharedState,
@@ -34,9 +34,9 @@ struct RankCopy {
 }
 
 /// Parts for the writing thread.
-enum ToWrite {
+enum SnapshotPart {
     Rank(Box<RankCopy>),
-    /// Nothing more. Without it the snapshot is not whole.
+    /// End of the snapshot. Without this part the snapshot is incomplete.
     End,
 }
 
@@ -44,13 +44,13 @@ enum ToWrite {
 pub(super) type SnapshotEnd = oneshot::Receiver<io::Result<SavedSnapshot>>;
 
 /// Time of the next snapshot, and the result of the last.
-pub(super) struct Saving {
+pub(super) struct SnapshotSaver {
     target: SnapshotTarget,
     every: Duration,
     due_at: NanosSinceStart,
     under_way: Option<SnapshotEnd>,
     last: Option<SavedSnapshot>,
-    /// Failed and whole ones.
+    /// Counts of failed and of whole snapshots.
     counts: [u64; 2],
 }
 
@@ -64,7 +64,7 @@ pub(super) struct SnapshotTarget {
     index: IndexReader,
 }
 
-impl Saving {
+impl SnapshotSaver {
     pub(super) fn new(setup: &SnapshotSetup<'_>, path: &Path) -> Self {
         let every = setup.config.snapshot_every;
         Self {
@@ -84,7 +84,7 @@ impl Saving {
     }
 
     /// Takes the result of an ended snapshot, and begins a due snapshot.
-    pub(super) fn tick(&mut self, may_begin: bool, copyable: impl FnOnce() -> Vec<Copyable>) {
+    pub(super) fn tick(&mut self, may_begin: bool, copyable: impl FnOnce() -> Vec<CopySource>) {
         if let Some(under_way) = &mut self.under_way {
             match under_way.try_recv() {
                 Ok(ended) => self.ended(ended),
@@ -98,7 +98,7 @@ impl Saving {
     }
 
     /// Writes once more and waits for it.
-    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<Copyable>) {
+    pub(super) async fn finish(&mut self, copyable: impl FnOnce() -> Vec<CopySource>) {
         if let Some(under_way) = self.under_way.take() {
             let ended = under_way.await.unwrap_or_else(|_| Err(gone()));
             self.ended(ended);
@@ -110,7 +110,7 @@ impl Saving {
         }
     }
 
-    fn begin(&mut self, ranks: Vec<Copyable>) {
+    fn begin(&mut self, ranks: Vec<CopySource>) {
         self.due_at = self.target.clock.now().plus(self.every);
         match self.target.write(ranks) {
             Ok(under_way) => self.under_way = Some(under_way),
@@ -145,13 +145,13 @@ impl SnapshotTarget {
         }
     }
 
-    /// The same, in another file.
+    /// The same target with another file.
     pub(super) fn at(&self, path: PathBuf) -> Self {
         Self { path, ..self.clone() }
     }
 
     /// Begins to write a snapshot.
-    pub(super) fn write(&self, ranks: Vec<Copyable>) -> io::Result<SnapshotEnd> {
+    pub(super) fn write(&self, ranks: Vec<CopySource>) -> io::Result<SnapshotEnd> {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             written_unix_ns: u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX),
@@ -177,27 +177,27 @@ fn gone() -> io::Error {
 }
 
 /// Sends copies, rank after rank.
-async fn copy_out(ranks: Vec<Copyable>, parts: mpsc::Sender<ToWrite>, clock: Clock) {
-    for Copyable { name, vocabulary, state } in ranks {
+async fn copy_out(ranks: Vec<CopySource>, parts: mpsc::Sender<SnapshotPart>, clock: Clock) {
+    for CopySource { name, vocabulary, state } in ranks {
         let start = clock.now();
         let copied = state.borrow().state();
         let copy_ns = clock.now().since(start);
         let Some(state) = copied else { continue };
         // An error: the thread could not write, and has logged its fault.
         let copied = RankCopy { name, vocabulary, state, copy_ns };
-        if parts.send(ToWrite::Rank(Box::new(copied))).await.is_err() {
+        if parts.send(SnapshotPart::Rank(Box::new(copied))).await.is_err() {
             return;
         }
         yield_now().await;
     }
-    let _ = parts.send(ToWrite::End).await;
+    let _ = parts.send(SnapshotPart::End).await;
 }
 
 /// The thread.
 fn write(
     path: &Path,
     header: &Header,
-    mut parts: mpsc::Receiver<ToWrite>,
+    mut parts: mpsc::Receiver<SnapshotPart>,
     index: &IndexReader,
     clock: Clock,
 ) -> io::Result<SavedSnapshot> {
@@ -208,14 +208,14 @@ fn write(
     let mut recent = Vec::new();
     loop {
         match parts.blocking_recv() {
-            Some(ToWrite::Rank(rank)) => {
+            Some(SnapshotPart::Rank(rank)) => {
                 saved.copy_ns_max = saved.copy_ns_max.max(rank.copy_ns);
                 recent.extend_from_slice(&rank.state.blocks.recent);
                 let blocks = write_rank(&mut writer, *rank, &mut fingerprints)?;
                 saved.ranks += u64::from(blocks.is_some());
                 saved.blocks += blocks.unwrap_or(0);
             }
-            Some(ToWrite::End) => break,
+            Some(SnapshotPart::End) => break,
             None => return Err(io::Error::other("it was given up half-way")),
         }
     }
@@ -229,7 +229,7 @@ fn write(
     Ok(saved)
 }
 
-/// Returns how many blocks it has; `None` if its name is too long to be written.
+/// Writes a rank and returns its block count; `None` if the name is too long.
 fn write_rank(
     writer: &mut SnapshotWriter,
     rank: RankCopy,
@@ -257,7 +257,7 @@ fn write_rank(
     Ok(Some(head.entry_count))
 }
 
-/// Collects before it writes: a look at the index is short, a write need not be.
+/// Collects the links before the write: the index must be read briefly, and a write may block.
 fn write_links(
     writer: &mut SnapshotWriter,
     index: &IndexReader,
@@ -270,7 +270,7 @@ fn write_links(
     links.iter().try_for_each(|link| writer.link(link))
 }
 
-/// Ranks share few vocabularies, and a hash takes milliseconds.
+/// Cache of hashes: ranks share few vocabularies, and a hash takes milliseconds.
 #[derive(Default)]
 struct Fingerprints(Vec<(Arc<Vocabulary>, u64)>);
 

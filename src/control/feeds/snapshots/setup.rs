@@ -15,9 +15,9 @@ pub(in super::super) struct SnapshotSetup<'a> {
     pub(in super::super) can_hand_over: bool,
 }
 
-/// For the thread that calls it: where it competes with a shard for a core, the shard wins.
+/// Lowers the priority of the calling thread: a shard on the same core wins.
 pub(super) fn give_way() {
     const NICE: i32 = 10;
-    // Not allowed: then they share.
+    // Without permission the thread keeps its priority.
     let _ = rustix::process::nice(NICE);
 }

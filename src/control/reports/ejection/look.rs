@@ -6,15 +6,15 @@ use forebay_fleet::worker::FirstBytes;
 /// Observations of a rank since the last look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RankLook {
-    /// Bytes of bodies have come.
+    /// Bytes of response bodies arrived.
     pub(super) answers: bool,
     /// Streams wait for the first byte of their body.
     pub(super) awaited: bool,
-    /// When a report of its load last showed that it works, if any has come.
+    /// Time of the last load report that shows progress, if any.
     pub(super) moved_at: Option<NanosSinceStart>,
     pub(super) first_bytes: FirstBytes,
-    /// Its breaker keeps requests away.
+    /// The breaker of the rank is open.
     pub(super) is_open: bool,
-    /// A request has the trial of its breaker.
+    /// A request is the trial of the breaker.
     pub(super) is_tried: bool,
 }

@@ -1,7 +1,7 @@
-//! Ejection: ranks that stand still, or whose first bytes come far later than in their pool, get no
-//! requests for a while. Sans-IO: the fleet, observations of ranks, and time are arguments; steps
-//! for ranks come back. Watches ranks that serve whole requests, of workers that are up. Holds an
-//! entry for each such rank.
+//! Ejection: ranks that stall, or have first bytes far later than their pool, get no requests for a
+//! while. Sans-IO: the fleet, observations of ranks, and time are arguments; returns steps for
+//! ranks. Watches ranks that serve whole requests, of workers that are up. Holds an entry for each
+//! such rank.
 
 mod events;
 mod look;
@@ -22,23 +22,23 @@ use forebay_fleet::worker::{EjectReason, FleetSnapshot, Role, WorkerState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A look that comes later than this after the last look gives no evidence of the time between.
+/// Longest gap between two looks. A longer gap gives no evidence for the time between.
 const LATE: Duration = Duration::from_secs(1);
-/// A rank that has served for so long begins with the shortest pause again.
+/// After this time in service, a rank begins with the shortest pause again.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 
 /// A step for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EjectionStep {
-    /// It gets nothing until then.
+    /// The rank gets no requests until then.
     Eject { reason: EjectReason, until: NanosSinceStart },
     /// A single request tries the rank.
     LetTry,
-    /// It gets requests again.
+    /// The rank gets requests again.
     Readmit,
 }
 
-/// All that is known of the ranks.
+/// State of all watched ranks.
 #[derive(Debug, Default)]
 pub(super) struct Ejection {
     ranks: BTreeMap<RankIndex, WatchedRank>,
@@ -51,7 +51,7 @@ struct WatchedRank {
     place: EjectionPlace,
     silence: Silence,
     speed: FirstByteSpeed,
-    /// Its breaker is open, and not by an ejection.
+    /// The breaker is open for another reason than an ejection.
     is_failing: bool,
     /// Ejections in quick succession.
     row: u32,
@@ -66,14 +66,14 @@ enum EjectionPlace {
         reason: EjectReason,
         until: NanosSinceStart,
     },
-    /// It stood still, and its pause ended then: a request may try it.
+    /// The rank had stalled, and its pause ended at `until`: a request may try the rank.
     Tried {
         until: NanosSinceStart,
     },
 }
 
 impl Ejection {
-    /// Looks at all ranks. Returns steps for some of them, in that order.
+    /// Looks at all ranks. Returns steps for some of the ranks, in order.
     fn observe(
         &mut self,
         fleet: &FleetSnapshot,
@@ -98,7 +98,7 @@ impl Ejection {
         steps
     }
 
-    /// The ranks that are ejected, and until when they get nothing.
+    /// The ejected ranks, and the ends of their pauses.
     fn ejected(&self) -> impl Iterator<Item = (RankIndex, NanosSinceStart)> {
         self.ranks.iter().filter_map(|(rank, watched)| match watched.place {
             EjectionPlace::In => None,
@@ -108,7 +108,7 @@ impl Ejection {
         })
     }
 
-    /// Ranks that are gone, or of workers that are not up: begun anew when they come back.
+    /// Forgets ranks that are gone or down, so that they start afresh when they return.
     fn forget(&mut self, fleet: &FleetSnapshot) -> Vec<(RankIndex, EjectionStep)> {
         let mut steps = Vec::new();
         self.ranks.retain(|&rank, watched| {
@@ -139,7 +139,7 @@ impl Ejection {
         }
     }
 
-    /// Further ranks have gone since, or the limit has changed.
+    /// Readmits ranks beyond the allowed share, after ranks have gone or the limit has changed.
     fn keep_share(
         &mut self,
         fleet: &FleetSnapshot,
@@ -196,7 +196,7 @@ impl Ejection {
 }
 
 impl WatchedRank {
-    /// Takes what was seen.
+    /// Takes an observation of the rank.
     fn pass(
         &mut self,
         rules: &EjectionRules,
@@ -235,7 +235,7 @@ impl WatchedRank {
         !rules.stall_timeout.is_zero() && self.silence.since().is_some_and(is_over)
     }
 
-    /// Why the rank had better be ejected.
+    /// Reason to eject the rank.
     fn fault(&mut self, rules: &EjectionRules, now: NanosSinceStart) -> Option<EjectReason> {
         if self.place != EjectionPlace::In || self.is_failing {
             return None;
@@ -243,7 +243,7 @@ impl WatchedRank {
         if self.stands_still(rules, now) {
             return Some(EjectReason::Stalled);
         }
-        let is_slow = rules.slow_factor > 0 && self.speed.is_slow_for(rules.slow_after, now);
+        let is_slow = rules.slow_factor > 0 && self.speed.check_slow_for(rules.slow_after, now);
         is_slow.then_some(EjectReason::Slow)
     }
 
@@ -265,7 +265,7 @@ impl WatchedRank {
         EjectionStep::Eject { reason, until }
     }
 
-    /// Earlier observations do not count any more.
+    /// Readmits the rank. Earlier observations no longer count.
     fn readmit(&mut self, now: NanosSinceStart) -> EjectionStep {
         let row = self.row;
         *self = Self { row, readmitted_at: Some(now), ..Self::default() };

@@ -4,24 +4,24 @@ use forebay_config::Config;
 use forebay_fleet::worker::EjectReason;
 use std::time::Duration;
 
-/// The pause of a slow rank, in times of `health.slow_after`.
+/// Pause of a slow rank, in multiples of `health.slow_after`.
 const SLOW_PAUSE: u32 = 3;
-/// Requests look at their rank each `health.timeout`, and a busy shard is late.
+/// Requests check their rank each `health.timeout`; a busy shard is at most this late.
 const LATE_MAX: Duration = Duration::from_millis(500);
-/// Each pause is twice the pause before, so many times.
+/// Each pause is twice the pause before, at most this many times.
 const DOUBLINGS_MAX: u32 = 5;
 
-/// Copied for each look.
+/// Rules of ejection, copied for each look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EjectionRules {
-    /// Zero: ranks that stand still are not ejected.
+    /// Zero: stalled ranks are not ejected.
     pub(super) stall_timeout: Duration,
     /// 0: slow ranks are not ejected.
     pub(super) slow_factor: u64,
     pub(super) slow_after: Duration,
     pub(super) share_percent: usize,
     first_pause: Duration,
-    /// In this time requests that wait at a standing rank have noticed, and left.
+    /// Time in which requests that wait at a stalled rank notice and leave.
     leaving: Duration,
 }
 

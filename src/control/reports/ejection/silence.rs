@@ -5,18 +5,18 @@ use forebay_base::NanosSinceStart;
 use forebay_base::limits::SHARD_BEAT_PERIOD;
 use std::time::Duration;
 
-/// A shard repeats in each beat that streams wait. After such a gap no stream waits.
+/// A shard reports waiting streams in each beat. After a longer gap no stream waits.
 const AWAITED_GAP: Duration = SHARD_BEAT_PERIOD.saturating_mul(4);
 
 #[derive(Debug, Default)]
 pub(super) struct Silence {
-    /// Streams have waited since then, and nothing has moved.
+    /// Streams have waited since then without progress.
     since: Option<NanosSinceStart>,
     awaited_at: NanosSinceStart,
 }
 
 impl Silence {
-    /// Takes what was seen.
+    /// Takes an observation of the rank.
     pub(super) fn note(&mut self, seen: RankLook, now: NanosSinceStart) {
         if seen.answers {
             self.since = None;
@@ -33,7 +33,7 @@ impl Silence {
         }
     }
 
-    /// Since when; `None` where no stream waits.
+    /// Start of the silence; `None` where no stream waits.
     pub(super) const fn since(&self) -> Option<NanosSinceStart> {
         self.since
     }

@@ -1,27 +1,26 @@
-//! How fast the first bytes of a rank come, by the work that they take: time per prompt token that
-//! the rank had yet to compute. A long prompt, or a queue of prompts, is no fault. What is older
-//! fades.
+//! Speed of a rank's first bytes: time per uncached prompt token, so that a long prompt or a queue
+//! of prompts is no fault. Older samples fade.
 
 use forebay_base::NanosSinceStart;
 use forebay_fleet::worker::FirstBytes;
 use std::time::Duration;
 
-/// Ranks are compared so often in `health.slow_after`.
+/// Comparisons of ranks in each `health.slow_after`.
 pub(super) const SPEED_STEPS: u32 = 16;
-/// Each time so large a part of what is known fades.
+/// Part of the samples that fades at each comparison.
 const FADING_PART: u64 = 8;
-/// What is slower than this, in times of what is slow, counts as this: a short spell fades soon.
+/// Cap of a sum of waits, in multiples of the slow threshold, so that a short spell fades soon.
 const SLOW_TIMES_MAX: u64 = 2;
-/// Tokens that each request counts beside its own: a step of the engine takes its time whatever is
-/// computed, and what was expected of the cache may be wrong.
+/// Tokens that each request counts beside its own: a step of the engine has a fixed cost, and the
+/// predicted cache hits may be wrong.
 const LEAST_TOKENS: u64 = 512;
 /// Fractions of a sample.
 const SAMPLE: u64 = 1 << 10;
-/// First bytes that come sooner are not slow, whatever the pool's speed.
+/// Earlier first bytes are never slow, whatever the pool's speed.
 const SLOW_WAIT_MIN_US: u64 = 100_000;
-/// A slow spell goes on for so many times `health.slow_after` while nothing is known.
+/// A slow spell lasts this many times `health.slow_after` without new samples.
 const UNKNOWN_TIMES_MAX: u32 = 6;
-/// Samples from which a rank is called slow.
+/// Fewest samples for a verdict.
 const SLOW_SAMPLES_MIN: u32 = 5;
 
 #[derive(Debug, Default)]
@@ -33,7 +32,7 @@ pub(super) struct FirstByteSpeed {
     slow: Option<SlowSpell>,
 }
 
-/// A time in which each comparison found the rank slow. While nothing is known it goes on.
+/// A time in which each comparison found the rank slow. Continues while there are no samples.
 #[derive(Clone, Copy, Debug)]
 struct SlowSpell {
     since: NanosSinceStart,
@@ -42,7 +41,7 @@ struct SlowSpell {
 }
 
 impl FirstByteSpeed {
-    /// Takes first bytes that have come.
+    /// Adds samples of first bytes.
     pub(super) fn add(&mut self, more: FirstBytes) {
         self.samples = self.samples.saturating_add(u64::from(more.count) * SAMPLE);
         self.waited_us = self.waited_us.saturating_add(more.waited_us);
@@ -58,7 +57,7 @@ impl FirstByteSpeed {
         rate.filter(|_| self.samples >= SAMPLE)
     }
 
-    /// Compares the rank with its pool, and lets what is known fade.
+    /// Compares the rank with its pool, and fades the samples.
     pub(super) fn judge(&mut self, median: Option<u64>, factor: u64, now: NanosSinceStart) {
         if let Some(median) = median.filter(|_| self.rate().is_some()) {
             let slow_us = self.slow_us(median.max(1).saturating_mul(factor));
@@ -72,19 +71,19 @@ impl FirstByteSpeed {
         [&mut self.samples, &mut self.waited_us, &mut self.tokens].into_iter().for_each(fade);
     }
 
-    /// The time from which what is known is slow, where so many nanoseconds per token are.
+    /// Slow threshold of the summed waits, where `rate` ns per token are slow.
     fn slow_us(&self, rate: u64) -> u64 {
         let least = self.samples.saturating_mul(SLOW_WAIT_MIN_US) / SAMPLE;
         (rate.saturating_mul(self.work()) / 1_000).max(least)
     }
 
-    /// Tokens; at least 1.
+    /// Tokens of the samples, with a fixed cost for each; at least 1.
     fn work(&self) -> u64 {
         self.tokens.saturating_add(self.samples.saturating_mul(LEAST_TOKENS) / SAMPLE).max(1)
     }
 
-    /// Has it been slow for that time, by enough samples, and is so now?
-    pub(super) fn is_slow_for(&mut self, time: Duration, now: NanosSinceStart) -> bool {
+    /// Drops an expired spell; true if the rank has been slow for `time`, by enough samples.
+    pub(super) fn check_slow_for(&mut self, time: Duration, now: NanosSinceStart) -> bool {
         // A rank that was slow long ago counts as unknown.
         let kept = time.saturating_mul(UNKNOWN_TIMES_MAX);
         self.slow = self.slow.filter(|slow| now < slow.seen_at.plus(kept));
@@ -94,8 +93,8 @@ impl FirstByteSpeed {
     }
 }
 
-/// The median; of an even number the lower middle, so that half of a pool may be slow. `None`:
-/// there is nothing to compare.
+/// The median; of an even number the lower middle, so that half of a pool may be slow. `None` for
+/// fewer than two rates.
 pub(super) fn lower_median(mut rates: Vec<u64>) -> Option<u64> {
     rates.sort_unstable();
     let middle = rates.len().checked_sub(1)? / 2;

@@ -1,4 +1,5 @@
-//! Six ranks, each of a worker of its own: four of one model, one alone, one that prefills.
+//! Six ranks, each of its own worker: four share a model, the fifth has its own model, the sixth
+//! prefills.
 
 use super::*;
 use forebay_config::Config;
@@ -42,7 +43,7 @@ impl Scene {
         Self { fleet, ejection: Ejection::default(), now_ms: 1_000, steps: Vec::new() }
     }
 
-    /// Looks once in a tick until so many seconds have passed.
+    /// Looks once in each tick for `seconds`.
     fn pass(&mut self, seconds: u64, mut look: impl FnMut(RankIndex) -> RankLook) {
         let end = self.now_ms + seconds * 1_000;
         while self.now_ms < end {
@@ -67,12 +68,12 @@ impl Scene {
     }
 }
 
-/// Streams wait, and nothing comes.
+/// Streams wait without progress.
 fn silent() -> RankLook {
     RankLook { awaited: true, ..RankLook::default() }
 }
 
-/// Streams wait and others move.
+/// Streams wait while other streams progress.
 fn busy() -> RankLook {
     RankLook { awaited: true, answers: true, ..RankLook::default() }
 }
@@ -81,7 +82,7 @@ fn among(ranks: &[RankIndex], look: RankLook) -> impl FnMut(RankIndex) -> RankLo
     move |rank| if ranks.contains(&rank) { look } else { busy() }
 }
 
-/// First bytes that take so long for so many tokens.
+/// First bytes after `waited_ms`, for `tokens`.
 fn first_byte(waited_ms: u64, tokens: u64) -> RankLook {
     let first_bytes = FirstBytes { count: 1, waited_us: waited_ms * 1_000, tokens };
     RankLook { answers: true, first_bytes, ..RankLook::default() }
@@ -116,7 +117,7 @@ fn a_busy_rank_is_not_dead() {
         if tick % (590 * 5) < 5 { busy() } else { silent() }
     });
     assert_eq!(scene.takes(), []);
-    // Nobody waits: clients are asleep, or all answers are no streams.
+    // No stream waits: clients are idle, or no answer streams.
     scene.pass(600, |_| RankLook::default());
     assert_eq!(scene.takes(), []);
 }
@@ -129,7 +130,7 @@ fn streams_that_come_and_go_leave_no_silence_behind() {
         scene.pass(2, |_| RankLook::default());
     }
     assert_eq!(scene.takes(), []);
-    // Shards tell four times a second, not at each look.
+    // Shards report four times a second, not at each look.
     let mut tick = 0;
     scene.pass(61, |rank| {
         tick += 1;
@@ -155,7 +156,7 @@ fn a_report_that_moves_is_a_sign_of_life_and_one_that_repeats_itself_is_none() {
 }
 
 #[test]
-fn time_that_nobody_looked_at_is_no_silence() {
+fn unobserved_time_is_no_silence() {
     let mut scene = Scene::new(|_| {});
     scene.pass(30, |_| silent());
     scene.now_ms += 600_000;
@@ -201,7 +202,7 @@ fn ranks_come_back_when_too_few_others_are_left() {
 }
 
 #[test]
-fn ranks_whose_breaker_is_open_are_not_counted_on() {
+fn ranks_with_an_open_breaker_do_not_count() {
     let mut scene = Scene::new(|_| {});
     let open = RankLook { is_open: true, ..RankLook::default() };
     scene.pass(61, |rank| match rank {
@@ -234,13 +235,13 @@ fn a_stalled_rank_is_tried_ever_less_often_until_it_answers() {
     assert_eq!(scene.takes(), wanted);
     scene.pass(32, among(&R[..1], tried));
     scene.takes();
-    // Nobody comes to try it.
+    // No request tries the rank.
     scene.pass(600, among(&R[..1], RankLook::default()));
     assert_eq!(scene.takes(), []);
     scene.pass(1, |_| busy());
     let at = scene.now_ms - 900;
     assert_eq!(scene.takes(), [(R[0], EjectionStep::Readmit, at)]);
-    // Soon again, the pause is as long; after a while it is forgiven.
+    // A quick relapse gets a pause of the same length; after a while the rank is forgiven.
     scene.pass(61, among(&R[..1], silent()));
     assert_eq!(scene.takes()[0].1, ejected(R[0], EjectReason::Stalled, scene.now_ms - 1_000, 64).1);
     scene.pass(601, |_| busy());
@@ -248,7 +249,7 @@ fn a_stalled_rank_is_tried_ever_less_often_until_it_answers() {
     assert_eq!(scene.takes()[1].1, ejected(R[0], EjectReason::Stalled, scene.now_ms - 1_000, 2).1);
 }
 
-/// A request that looks at its rank while another one tries it would stay there.
+/// A request that checks its rank while another request tries the rank must leave too.
 #[test]
 fn all_that_waits_has_time_to_leave_before_a_trial() {
     let mut scene = Scene::new(|config| config.health.timeout = Duration::from_secs(9));
@@ -337,7 +338,7 @@ fn long_prompts_queues_short_spells_and_few_samples_are_no_fault() {
 }
 
 #[test]
-fn what_is_off_ejects_nobody_and_lets_all_back() {
+fn disabled_ejection_readmits_all_ranks() {
     let off = |config: &mut Config| {
         config.health.stall_timeout = Duration::ZERO;
         config.health.slow_factor = 0;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 
-/// Longest answer of a collector that is read.
+/// Most bytes read of a collector's answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Pause before the second try, unless the collector names a pause.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -31,11 +31,11 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Spans that wait, and the state of the export.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
-    /// Made for the first export.
+    /// HTTP client, made for the first export.
     client: Option<Client>,
     waiting: VecDeque<String>,
     waiting_bytes: usize,
-    /// When the oldest that waits was made.
+    /// Creation time of the oldest waiting span.
     since: NanosSinceStart,
     export: Rc<ExportState>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Traces {
 #[derive(Debug, Default)]
 struct ExportState {
     is_sending: Cell<bool>,
-    /// The last export has failed: the first failure of a row is logged.
+    /// The last export has failed: only the first failure in a row is logged.
     has_failed: Cell<bool>,
     figures: Cell<SpanFigures>,
 }
@@ -186,7 +186,7 @@ impl ExportState {
     }
 }
 
-/// A collector that asks for a pause is asked once more; every other fault loses the spans.
+/// Sends the spans. Retries once if the collector names a pause; every other fault loses the spans.
 async fn send(
     client: &Client,
     url: &str,
@@ -238,7 +238,7 @@ async fn judged(mut response: Response) -> Result<u64, ExportFault> {
     }
     let answer: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let rejected = answer.pointer("/partialSuccess/rejectedSpans");
-    // A 64-bit number is text in this encoding, and some write it as a number.
+    // A 64-bit number is text in this encoding, but some collectors write a number.
     let count = rejected.and_then(|it| it.as_u64().or_else(|| it.as_str()?.parse().ok()));
     Ok(count.unwrap_or(0))
 }

@@ -24,7 +24,7 @@ pub(super) struct SpanMaker<'a> {
     pub(super) start_ns: u128,
 }
 
-/// A span but for its attributes.
+/// A span without its attributes.
 struct SpanFrame<'a> {
     trace: u128,
     span: u64,
@@ -93,7 +93,7 @@ pub(super) fn envelope(service: &str, spans: &[String]) -> String {
     format!(r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{scoped}]}}]}}"#)
 }
 
-/// The values have text for keys, and nothing else that JSON could refuse.
+/// Serialisation cannot fail: all keys are text.
 fn written(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -207,7 +207,7 @@ impl SpanMaker<'_> {
         self.span(&frame, &self.of_rank(leg.rank), "")
     }
 
-    /// Which rank was asked, and where.
+    /// Attributes of the rank and its address.
     fn of_rank(&self, index: RankIndex) -> Vec<Attribute<'_>> {
         let Some((rank, worker)) = self.fleet.rank(index) else { return Vec::new() };
         vec![
