@@ -1,4 +1,4 @@
-//! `forebay demo`: shows the benefit of KV-aware routing in one process.
+//! `forebay demo`: shows the benefit of KV-aware routing in a single process.
 
 use super::process::failed;
 use crate::demo::{self, DemoConfig};

@@ -1,4 +1,4 @@
-//! `forebay doctor`: faults of the configuration and the machine, and features that workers lack.
+//! `forebay doctor`: checks the configuration, the machine, and the features of the workers.
 
 use super::findings;
 use super::machine::MachineFacts;
@@ -21,8 +21,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// Workers that are queried concurrently.
-const ASKED_AT_ONCE: usize = 32;
-/// Longest time for a worker, all queries together.
+const WORKERS_QUERIED_MAX: usize = 32;
+/// Longest time for all queries of a worker.
 const WORKER_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Flags of `forebay doctor`.
@@ -136,13 +136,13 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
     let clock = Clock::start();
     let connectors = config.connectors().map_err(|error| error.to_string())?;
     let clients = WorkerClients::new(config, &connectors).map_err(|error| error.to_string())?;
-    let mut asking = (**config).clone();
-    // Also if the router itself runs no health checks.
-    asking.health.enabled = true;
+    let mut probe_config = (**config).clone();
+    // Enabled even if the router itself runs no health checks.
+    probe_config.health.enabled = true;
     // The receiver is unused: `examine` returns its result.
     let (notices, _unused) = mpsc::channel(1);
     let probing = ProbeFactory {
-        config: Arc::new(asking),
+        config: Arc::new(probe_config),
         clients,
         texts: ModelTexts::new(clock, config.image_key_file.is_some()),
         notices,
@@ -150,7 +150,7 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
     };
     let for_kv = config.policy == Policy::Kv;
     let mut all = Vec::new();
-    for some in config.workers.chunks(ASKED_AT_ONCE) {
+    for some in config.workers.chunks(WORKERS_QUERIED_MAX) {
         let tasks: Vec<_> = some
             .iter()
             .filter_map(|worker| {
@@ -174,12 +174,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_one_plain_line_whatever_a_worker_says() {
+    fn a_finding_is_a_single_plain_line_for_any_text_of_a_worker() {
         let found = [Lack { what: "a\n\u{1b}[31m?".to_owned(), help: "b".to_owned() }];
         let mut out = Vec::new();
         section(&mut out, "worker w", "", &found).unwrap();
         section(&mut out, "worker w", "m\r", &[]).unwrap();
-        let said = String::from_utf8(out).unwrap();
-        assert_eq!(said, "worker w: a\u{fffd}\u{fffd}[31m. help: b\nworker w: ok, m\u{fffd}\n");
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "worker w: a\u{fffd}\u{fffd}[31m. help: b\nworker w: ok, m\u{fffd}\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `forebay key`: edits the file of client keys. A key is shown once; the file has its hash.
+//! `forebay key`: edits the file of client keys. A key is printed once; the file contains its hash.
 
 use super::process::failed;
 use clap::{Args, Subcommand};
@@ -196,8 +196,8 @@ mod tests {
     fn a_key_is_the_last_word_and_its_hash_is_in_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys.toml");
-        let said = add_for(&path, "search", &["m", "n"]).unwrap();
-        let key = said.split_whitespace().last().unwrap();
+        let line = add_for(&path, "search", &["m", "n"]).unwrap();
+        let key = line.split_whitespace().last().unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(key.starts_with("fbk_") && !text.contains(key), "{text}");
         let keys = read(&path).unwrap();

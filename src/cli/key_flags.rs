@@ -68,8 +68,8 @@ fn argument(entry: &KeyEntry) -> Option<Arg> {
     Some(arg.help(help))
 }
 
-/// Accepts any text, since the check of the configuration reports its faults together with all
-/// others. Lists the allowed words for help and completions.
+/// Accepts any text, since the check of the configuration reports all faults together. Lists the
+/// allowed words for help and completions.
 #[derive(Clone, Debug)]
 struct WordParser(Kind);
 

@@ -26,7 +26,7 @@ pub(super) struct MachineFacts {
     pub(super) files_max: u64,
     /// The process may use io_uring.
     pub(super) has_uring: bool,
-    /// The kernel's restriction of io_uring, if it has one.
+    /// The kernel's restriction of io_uring, if the kernel has such a switch.
     pub(super) uring_switch: Option<u8>,
     /// Configured addresses that cannot be bound, with the errors.
     pub(super) refused: Vec<(&'static str, SocketAddr, ErrorKind)>,

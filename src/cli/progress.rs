@@ -1,5 +1,5 @@
-//! How far a long command is: a line of standard error, on a terminal only. The line is written
-//! over, and is gone at the end.
+//! Progress line of a long command: on standard error, on a terminal only. Each update overwrites
+//! the line, and the end erases it.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,7 +14,7 @@ impl ProgressLine {
         Self { total, shown: None, on_terminal: io::stderr().is_terminal() }
     }
 
-    /// Shows `name` and the share of `done`, if that is another percent than before.
+    /// Prints `name` and the share of `done`, if the percentage has changed.
     pub(super) fn set(&mut self, name: &str, done: u64, spent_ns: u64) {
         let percent = done.saturating_mul(100) / self.total.max(1);
         if !self.on_terminal || self.shown == Some(percent) {
@@ -22,7 +22,7 @@ impl ProgressLine {
         }
         self.shown = Some(percent);
         let line = line(name, percent, spent_ns);
-        // A terminal that has gone shows nothing.
+        // A write error is ignored: the terminal may be gone.
         let _gone = write!(io::stderr().lock(), "\r{line}\x1b[K");
     }
 }

@@ -1,5 +1,5 @@
-//! `forebay record`: records KV-event streams, and notes of a router's requests, to a file until a
-//! time or a signal.
+//! `forebay record`: records KV-event streams, and notes of a router's requests, to a file, until a
+//! time limit or a signal.
 
 use super::logging;
 use super::process::{failed, run_local, signalled};
@@ -101,7 +101,7 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
     report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())
 }
 
-/// Reads the router's stream, again after each end, until the writer stops.
+/// Reads the router's stream, and reconnects after each end, until the writer stops.
 async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>) {
     let mut is_logged = false;
     while !writer.is_closed() {
@@ -124,7 +124,7 @@ async fn notes(stream: &RouterStream, writer: &mpsc::Sender<Vec<u8>>) -> Result<
     while let Some(piece) = pieces.next().await {
         bytes.extend_from_slice(&piece.map_err(|error| cause(&error))?);
         let mut rest: &[u8] = &bytes;
-        while let Some(note) = taken(&mut rest)? {
+        while let Some(note) = take_note(&mut rest)? {
             if writer.send(note).await.is_err() {
                 return Ok(());
             }
@@ -135,8 +135,8 @@ async fn notes(stream: &RouterStream, writer: &mpsc::Sender<Vec<u8>>) -> Result<
     Ok(())
 }
 
-/// Takes a whole note off the front.
-fn taken(bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, String> {
+/// Takes a complete note off the front.
+fn take_note(bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, String> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if length == 0 || length > MESSAGE_BYTES_MAX {

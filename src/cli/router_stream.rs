@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-/// Longest time to connect, and until the response begins.
+/// Longest time to connect, and then to wait for the response head.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Environment variable for a token, in place of a file.
 const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
@@ -28,7 +28,7 @@ pub(super) struct StreamFiles<'a> {
 }
 
 impl RouterStream {
-    /// For that admin address and path.
+    /// Prepares a stream of the given admin address and path.
     pub(super) fn new(router: &str, path: &str, files: StreamFiles<'_>) -> Result<Self, String> {
         let StreamFiles { token: token_file, ca: ca_file } = files;
         let base = router.trim_end_matches('/');
@@ -61,7 +61,7 @@ impl RouterStream {
         &self.url
     }
 
-    /// The response whose body is the stream.
+    /// Opens the stream, which is the body of the response.
     pub(super) async fn open(&self) -> Result<reqwest::Response, String> {
         let mut call = self.client.get(&self.url);
         if let Some(token) = &self.token {

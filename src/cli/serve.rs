@@ -52,7 +52,7 @@ pub(super) fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// The effective configuration, or why it is unusable; findings go to standard error.
+/// The effective configuration, or the reason why it is unusable. Findings go to standard error.
 fn configure(source: &ConfigSource) -> Result<Config, String> {
     let loaded = source.load()?;
     // A warning that cannot be printed does not prevent the start.

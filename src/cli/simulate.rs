@@ -228,7 +228,7 @@ fn print<W: Write>(
     }
 }
 
-/// The policy that `--bound` compares.
+/// The single policy that `--bound` compares.
 fn only(rules: &[(String, Rule)]) -> Result<&(String, Rule), String> {
     match rules {
         [rule] => Ok(rule),
@@ -253,7 +253,8 @@ fn bound_table(name: &str, found: &SegmentBound, out: &mut impl Write) -> io::Re
     writeln!(out, "{name} over annealed, mean: {:.3}", found.policy_over_annealed)
 }
 
-/// In the index, each host and the pool have numbers beside the ranks' numbers.
+/// Checks the fleet's size: in the index, hosts and the pool need numbers beside the ranks'
+/// numbers.
 fn check_numbers(fleet: &FleetArgs) -> Result<(), String> {
     let hosts = if fleet.tiers.host_blocks > 0 { 2 } else { 1 };
     let pools = usize::from(fleet.tiers.pool_blocks > 0);
@@ -296,7 +297,7 @@ fn engine(file: &Path) -> Result<ModelSpeed, String> {
     ModelSpeed::from_toml(&text).map_err(|error| failed(&error))
 }
 
-/// The settings of a file, without its workers.
+/// Reads the settings of a file, without its workers.
 fn config(file: Option<&Path>) -> Result<Config, String> {
     let Some(file) = file else { return Ok(Config::default()) };
     let flags = Flags { workers: vec![NO_WORKER.to_owned()], ..Flags::default() };
@@ -347,7 +348,7 @@ fn as_json(runs: &[(String, PolicyRun)], rate: u64) -> serde_json::Value {
     json!({ "policies": policies, "simulated_requests_per_s": rate })
 }
 
-/// The summary, the run over time, and what the routers have cost.
+/// Figures of a run as JSON: summary, time series, cost of the routers.
 fn figures(run: &PolicyRun) -> serde_json::Value {
     let mut figures = json!(run.summary);
     if let Some(members) = figures.as_object_mut() {

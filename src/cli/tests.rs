@@ -1,4 +1,4 @@
-//! The command line as people type it.
+//! Tests of the command line.
 
 use super::*;
 use clap::error::ErrorKind;
@@ -57,7 +57,7 @@ fn every_key_with_a_flag_is_completed_and_in_the_man_page() {
 }
 
 #[test]
-fn an_unknown_command_is_said_so() {
+fn an_unknown_command_is_reported() {
     assert_eq!(parse("forebay tap").unwrap_err().kind(), ErrorKind::InvalidSubcommand);
 }
 
@@ -152,7 +152,7 @@ fn record_and_replay_take_every_documented_flag() {
 }
 
 #[test]
-fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
+fn replay_prints_its_result_and_reports_a_truncated_file() {
     use forebay_record::{FileWriter, RecordedMessage, RecordingHeader, SourceKind, SourceName};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.kvrec");
@@ -183,7 +183,7 @@ fn replay_prints_what_came_out_and_says_when_a_file_ends_early() {
         "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded 1 s after 1970",
         "events stored applied: 1\n",
         "batches refused: 1\n",
-        // What cannot be read may have been a removal: nothing of before is believed.
+        // An undecodable event may be a removal, so earlier blocks no longer count.
         "ranks reset by undecodable: 1\n",
         "rank 0 tcp://gpu1:5557: 0 blocks of 4 tokens\n",
         " entries (2 at most) in ",

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 /// Pause before a lost connection is opened again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Keys and snapshots that wait to be drawn.
-const UNSEEN_MAX: usize = 64;
+/// Most keys and snapshots that wait to be drawn.
+const WAKEUPS_MAX: usize = 64;
 /// Width of the output of `--once`.
 const TEXT_COLUMNS: u16 = 132;
 
@@ -61,7 +61,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     finish(shown)
 }
 
-/// The stream that the flags describe, or their fault.
+/// The stream that the flags select, or the fault of the flags.
 pub(super) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
     let token = args.token_file.as_deref();
     let ca = args.ca_file.as_deref();
@@ -104,10 +104,10 @@ async fn once(stream: &RouterStream, args: &TopArgs) -> Result<(), String> {
 
 async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
     let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let (seen, unseen) = channel(UNSEEN_MAX);
+    let (sender, wakeups) = channel(WAKEUPS_MAX);
     let mut terminal = TerminalGuard::new(io::stdout())
         .map_err(|error| format!("no terminal ({error}); `--once` needs none"))?;
-    let from_keys = seen.clone();
+    let from_keys = sender.clone();
     // Reads block. The process ends without joining the thread.
     let reading = std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
         keys(|key| from_keys.blocking_send(key.map_or(Wakeup::Resized, Wakeup::Key)).is_ok());
@@ -115,20 +115,20 @@ async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
     reading.map_err(|error| format!("no thread for keys: {error}"))?;
     let app = App::new(&args.router, has_colors);
     tokio::select! {
-        ended = show(&mut terminal, app, unseen) => ended,
-        () = follow(stream, seen) => Ok(()),
+        ended = show(&mut terminal, app, wakeups) => ended,
+        () = follow(stream, sender) => Ok(()),
         () = super::process::signalled() => Ok(()),
     }
 }
 
-/// Opens the stream again after each end, until the screen closes.
-async fn follow(stream: RouterStream, seen: Sender<Wakeup>) {
-    while !seen.is_closed() {
+/// Reads the stream, and reconnects after each end, until the screen closes.
+async fn follow(stream: RouterStream, sender: Sender<Wakeup>) {
+    while !sender.is_closed() {
         let handed = snapshots(&stream, async |snapshot| {
-            seen.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok()
+            sender.send(Wakeup::Snapshot(Box::new(snapshot))).await.is_ok()
         });
         if let Err(why) = handed.await {
-            let _ = seen.send(Wakeup::Lost(why)).await;
+            let _ = sender.send(Wakeup::Lost(why)).await;
         }
         tokio::time::sleep(RETRY_AFTER).await;
     }
@@ -137,11 +137,11 @@ async fn follow(stream: RouterStream, seen: Sender<Wakeup>) {
 async fn show(
     terminal: &mut TerminalGuard<io::Stdout>,
     mut app: App,
-    mut unseen: Receiver<Wakeup>,
+    mut wakeups: Receiver<Wakeup>,
 ) -> Result<(), String> {
     loop {
         terminal.draw(&app).map_err(|error| format!("the terminal has gone: {error}"))?;
-        match unseen.recv().await {
+        match wakeups.recv().await {
             None => return Ok(()),
             Some(Wakeup::Key(key)) if app.press(key) == Next::Quit => return Ok(()),
             Some(Wakeup::Key(_) | Wakeup::Resized) => {}

@@ -35,9 +35,9 @@ pub(super) fn run(args: &UpgradeArgs) -> ExitCode {
 
 fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
     let listen = listen(args)?;
-    let asked =
+    let answer =
         HandoverAddress::of(listen).map_err(TakeError::from).and_then(|place| upgrade(&place));
-    let process = asked.map_err(|error| format!("not upgraded: {error}"))?.ok_or_else(|| {
+    let process = answer.map_err(|error| format!("not upgraded: {error}"))?.ok_or_else(|| {
         format!(
             "not upgraded: no router of this user that can hand over listens on {listen}; name its \
              address with --listen, or run this as root or as the router's user"
@@ -48,7 +48,7 @@ fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
     Ok(())
 }
 
-/// Address that the router listens on.
+/// Listen address of the router.
 fn listen(args: &UpgradeArgs) -> Result<SocketAddr, String> {
     let source = ConfigSource { file: args.config.clone(), flags: Flags::default() };
     args.listen.map_or_else(|| source.load().map(|loaded| loaded.config.listen), Ok)
