@@ -23,7 +23,7 @@ pub enum ControlError {
     /// A panic; the log has its message.
     #[error("the control plane panicked (this is a bug)")]
     Panicked,
-    /// No HTTP client.
+    /// The HTTP client for health checks failed to start.
     #[error("no HTTP client for health checks: {0}")]
     Client(reqwest::Error),
     /// TLS to the server of `jwt.jwks` cannot begin.

@@ -113,7 +113,6 @@ pub(crate) struct EngineTotals {
     pub(crate) pooled_tokens: u64,
     /// Time in which steps ran.
     pub(crate) busy_ns: u64,
-    /// Preemptions of sequences.
     pub(crate) preempted: u64,
     /// First tokens of all requests.
     pub(crate) first_tokens: u64,
@@ -174,7 +173,6 @@ impl ModelEngine {
         self.steps.ended
     }
 
-    /// The current load.
     pub(crate) fn load(&self) -> EngineRequests {
         let deferred = self.loads.loading.len() as u32;
         let waiting = self.waiting.len() as u32 + deferred;

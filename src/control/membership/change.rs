@@ -37,7 +37,7 @@ impl FleetChange {
         Self { publishes, ..Self::default() }
     }
 
-    /// Both changes.
+    /// Combines two successive changes.
     pub(super) fn and(mut self, later: Self) -> Self {
         self.publishes |= later.publishes;
         self.replans |= later.replans;

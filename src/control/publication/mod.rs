@@ -60,7 +60,7 @@ impl Publication {
         self.warm_up(env, now)
     }
 
-    /// The newest generation.
+    /// The newest fleet generation.
     pub(super) const fn fleet(&self) -> &Arc<FleetSnapshot> {
         &self.fleet
     }

@@ -140,19 +140,16 @@ impl Refusal {
         self
     }
 
-    /// Status code.
     #[must_use]
     pub const fn status(&self) -> u16 {
         self.status
     }
 
-    /// Machine reason.
     #[must_use]
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// Text for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -191,7 +188,6 @@ impl Refusal {
         if self.status == 415 { "identity" } else { "" }
     }
 
-    /// Value of `allow`.
     #[must_use]
     pub const fn allow(&self) -> Option<&'static str> {
         self.allow

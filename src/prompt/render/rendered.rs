@@ -82,7 +82,6 @@ pub enum Unrenderable {
 }
 
 impl Unrenderable {
-    /// Label for metrics.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {

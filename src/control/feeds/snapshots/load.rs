@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-/// Claims under way.
+/// Most claims under way at once.
 const CLAIMS_MAX: usize = 64;
 
 /// The control plane's side.
@@ -80,7 +80,7 @@ impl Drop for RestoreGuard {
 }
 
 impl SnapshotLoader {
-    /// Starts the thread.
+    /// Starts the reading thread.
     pub(super) fn start(
         file: SnapshotFile,
         path: &Path,
@@ -166,7 +166,7 @@ impl SnapshotLoader {
     }
 }
 
-/// The thread's side.
+/// The reading thread's side.
 struct SnapshotReading {
     file: SnapshotFile,
     path: PathBuf,

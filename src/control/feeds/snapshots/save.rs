@@ -193,7 +193,7 @@ async fn copy_out(ranks: Vec<CopySource>, parts: mpsc::Sender<SnapshotPart>, clo
     let _ = parts.send(SnapshotPart::End).await;
 }
 
-/// The thread.
+/// Body of the writing thread.
 fn write(
     path: &Path,
     header: &Header,
