@@ -16,11 +16,7 @@ use tracing::{error, info, warn};
 impl Membership {
     /// Restores the orders of operators and the names of models. The configuration has precedence
     /// for workers that it names. `models`: file from the process before.
-    pub(crate) fn restore(
-        &mut self,
-        env: &Environment,
-        models: Option<File>,
-    ) -> FleetChange {
+    pub(crate) fn restore(&mut self, env: &Environment, models: Option<File>) -> FleetChange {
         let config = &env.config;
         let (memory, remembered) = ModelMemory::open(models, config.index.snapshot.as_deref());
         self.models = memory;
@@ -55,12 +51,7 @@ impl Membership {
 
     /// Writes the files if the fleet has changed. A process that has handed over leaves the files
     /// to the next process.
-    pub(crate) fn write_files(
-        &mut self,
-        env: &Environment,
-        generation: u64,
-        is_handed_over: bool,
-    ) {
+    pub(crate) fn write_files(&mut self, env: &Environment, generation: u64, is_handed_over: bool) {
         self.write_orders(env, generation, is_handed_over);
         if !is_handed_over && self.models.take_due(generation) {
             self.models.keep(&self.fleet.remembered());
