@@ -403,7 +403,8 @@ fn events_reach_the_slices_and_a_moved_feed_takes_its_blocks_along() {
     let (first, address) = mortal_worker(any, with_events(&old));
     let mut config = config(&[&format!("http://{address}")]);
     config.health.interval = Duration::from_millis(30);
-    config.model_dir = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer").into());
+    config.model_dir =
+        Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tokenizer").into());
     let mut plane = Plane::start(config);
     let up = plane.snapshot_until(0, |s| {
         is_up(s) && s.ranks[0].kv_feed_live && s.ranks[0].block_size_tokens == 4
