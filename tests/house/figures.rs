@@ -3,6 +3,7 @@
 use super::ratchet::{FIELDS_MAX, Finding};
 use super::source::Source;
 use super::tree::{Tree, circles};
+use super::words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -134,6 +135,12 @@ pub(crate) fn all(tree: &Tree, findings: &[Finding]) -> String {
     row("clock readings outside of `base/clock.rs`", found("clocks").to_string());
     row("random numbers without a seed", found("chance").to_string());
     row("doc comments of less than four words", found("short_docs").to_string());
+    let words = comment_words(tree);
+    let in_words = |rule| per(found(rule), words, 1_000);
+    row("words of comments", words.to_string());
+    row("stand-ins, per 1,000 words of comments", in_words("stand_ins"));
+    row("verbs of speech, per 1,000 words of comments", in_words("speech"));
+    row("type names that are no nouns", found("no_nouns").to_string());
     row("lines over 100 columns", found("wide_lines").to_string());
     row("lines over 100 columns because of a literal", found("wide_literals").to_string());
     let per_thousand = |count: usize| per(count, core.code_lines, 1_000);
@@ -147,6 +154,13 @@ pub(crate) fn all(tree: &Tree, findings: &[Finding]) -> String {
         let _ = writeln!(text, "| {room} | {lines} | {tests} | {files} |");
     }
     text
+}
+
+/// Words of all comments, tests aside.
+fn comment_words(tree: &Tree) -> usize {
+    let product = tree.sources.iter().zip(&tree.is_test).filter(|(_, is_test)| !**is_test);
+    let comments = product.flat_map(|(source, _)| words::comments(source));
+    comments.map(|(_, comment)| words::prose(comment).count()).sum()
 }
 
 /// Count; median / 90th percentile / maximum.
