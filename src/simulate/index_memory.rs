@@ -27,7 +27,7 @@ pub(crate) struct IndexMemory {
     pub(crate) reader: IndexReader,
     pub(crate) writer: SliceWriter,
     pub(crate) expiring: ExpiringChunks,
-    pub(crate) told: ReportedPaths,
+    pub(crate) reported: ReportedPaths,
     pub(crate) pool: BelievedPool,
     /// By block of the trace: the key of its parent, and its own.
     pub(crate) keys: Vec<(BlockKey, BlockKey)>,
@@ -54,9 +54,9 @@ impl IndexMemory {
         }
         let writer = writers.swap_remove(0);
         let expiring = ExpiringChunks::new(limits);
-        let told = ReportedPaths::default();
+        let reported = ReportedPaths::default();
         let pool = BelievedPool::new(config.kv.tier_ttl);
-        Self { reader, writer, expiring, told, pool, keys, block_bytes }
+        Self { reader, writer, expiring, reported, pool, keys, block_bytes }
     }
 
     pub(crate) fn store(&self, block: u32) -> KvOp {

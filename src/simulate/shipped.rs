@@ -151,8 +151,8 @@ impl ShippedRouter {
     /// Tokens of the prompt in the rank's KV events; tokens on its host count by their credit.
     pub(crate) fn reported_tokens(&self, rank: RankIndex) -> u64 {
         let tiers = self.tiers(rank);
-        let told = self.stages.matching.matched.told(rank, tiers).worth(self.fleet.config.kv);
-        u64::from(told.bytes / TOKEN_BYTES)
+        let reported = self.stages.matching.matched.told(rank, tiers).worth(self.fleet.config.kv);
+        u64::from(reported.bytes / TOKEN_BYTES)
     }
 
     fn tiers(&self, rank: RankIndex) -> TierRanks {
@@ -354,9 +354,9 @@ impl ShippedRouter {
         let matched = &mut stages.matching.matched;
         matched.recall(prompt);
         let model = &fleet.models[MODEL.index()];
-        let IndexMemory { reader, writer, expiring, told, .. } = memory;
+        let IndexMemory { reader, writer, expiring, reported, .. } = memory;
         let ask = search(reader, fleet, model, request);
-        let routed = matched.to_remember(&ask, prompt, rank, told, || now);
+        let routed = matched.to_remember(&ask, prompt, rank, reported, || now);
         if let Some((_, routed)) = routed {
             expiring.remember(&routed, now, |rank, op| writer.apply(rank, op));
         }

@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_engine_gets_no_better_priority_than_granted() {
-        let told =
+        let sent =
             |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
         let field = "X-Vllm-Priority: -5\r\n";
         for (fields, in_body, wanted) in [
@@ -248,14 +248,14 @@ mod tests {
             ("X-Vllm-Priority: soon\r\n", Some(4), None),
             ("Connection: x-vllm-priority\r\nX-Vllm-Priority: 4\r\n", None, None),
         ] {
-            assert_eq!(told(&usual(), fields, in_body), wanted, "{fields:?} {in_body:?}");
+            assert_eq!(sent(&usual(), fields, in_body), wanted, "{fields:?} {in_body:?}");
         }
         // A tenant with class 0 may send any priority.
-        assert_eq!(told(&free(), field, Some(-9)), Some(-5));
-        assert_eq!(told(&free(), "", Some(-9)), None);
+        assert_eq!(sent(&free(), field, Some(-9)), Some(-5));
+        assert_eq!(sent(&free(), "", Some(-9)), None);
         // A tenant below the usual class comes after that class in the engine too.
         let batch = HintRules { class_best: 3, ..usual() };
-        assert_eq!((told(&batch, "", None), told(&batch, "", Some(9))), (Some(2), None));
+        assert_eq!((sent(&batch, "", None), sent(&batch, "", Some(9))), (Some(2), None));
     }
 
     #[test]

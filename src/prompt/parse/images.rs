@@ -15,9 +15,8 @@ use std::ops::Range;
 /// Members of a body that change the tokens of an image.
 const CHANGE_IMAGES: [&str; 2] = ["mm_processor_kwargs", "media_io_kwargs"];
 
-/// An image without a name.
 #[derive(Debug, PartialEq, Eq)]
-struct Unnamed {
+struct UnnamedImage {
     /// Behind the brace of its part.
     at: usize,
     url: Range<usize>,
@@ -36,7 +35,7 @@ impl ApiRequest {
         let bytes = |range: &Range<usize>| body.get(range.clone()).unwrap_or_default();
         let mut inserts = Vec::new();
         let mut named_bytes = 0_usize;
-        for Unnamed { at, url, detail } in images.into_iter().take(NAMED_IMAGES_MAX) {
+        for UnnamedImage { at, url, detail } in images.into_iter().take(NAMED_IMAGES_MAX) {
             named_bytes = named_bytes.saturating_add(url.len());
             if named_bytes > NAMED_IMAGE_BYTES_MAX {
                 named_bytes -= url.len();
@@ -81,7 +80,7 @@ fn insert(message: &mut Vec<u8>, start: usize, inserts: &[(usize, String)]) {
 
 /// The images of a body without a name, in order; empty where the body changes how images become
 /// tokens.
-fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, JsonError> {
+fn unnamed(body: &[u8]) -> Result<Vec<UnnamedImage>, JsonError> {
     let mut cursor = Cursor::new(body)?;
     let mut found = Vec::new();
     cursor.blanks();
@@ -115,7 +114,7 @@ fn unnamed(body: &[u8]) -> Result<Vec<Unnamed>, JsonError> {
     Ok(found)
 }
 
-fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), JsonError> {
+fn message(cursor: &mut Cursor<'_>, found: &mut Vec<UnnamedImage>) -> Result<(), JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(2);
     }
@@ -142,7 +141,7 @@ fn message(cursor: &mut Cursor<'_>, found: &mut Vec<Unnamed>) -> Result<(), Json
 }
 
 /// The part that the cursor stands on, if it is an image that can be named.
-fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, JsonError> {
+fn part(cursor: &mut Cursor<'_>) -> Result<Option<UnnamedImage>, JsonError> {
     if cursor.peek() != Some(b'{') {
         return cursor.skip_value(4).map(|()| None);
     }
@@ -168,7 +167,7 @@ fn part(cursor: &mut Cursor<'_>) -> Result<Option<Unnamed>, JsonError> {
         }
     }
     let named = source.filter(|_| is_image && is_plain);
-    Ok(named.map(|(url, detail)| Unnamed { at, url, detail }))
+    Ok(named.map(|(url, detail)| UnnamedImage { at, url, detail }))
 }
 
 /// Where URL and detail stand in the value that the cursor stands on, if the image is in the body.

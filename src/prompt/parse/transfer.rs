@@ -157,8 +157,8 @@ mod tests {
         ] {
             for name in ["vllm_xargs", "vllm\\u005fxargs"] {
                 let scanned = scanned(&format!(r#""{name}":{body}"#));
-                let Err(ScanError::Owned { key: told }) = scanned else { panic!("{body}") };
-                assert_eq!(told, format!("vllm_xargs.{key}"), "{body}");
+                let Err(ScanError::Owned { key: reported }) = scanned else { panic!("{body}") };
+                assert_eq!(reported, format!("vllm_xargs.{key}"), "{body}");
             }
         }
         for body in ["null", "{}", r#"{"session_id":"s","own":{"kv_cache_report_mode":1}}"#] {
