@@ -259,7 +259,8 @@ impl ModelEngine {
         }
     }
 
-    /// Preempts the last sequence in order until a block is free for the sequence at `place`.
+    /// Preempts the last sequence in order until a block is free for the sequence at `place`, or
+    /// that sequence is preempted itself.
     fn preempt(&mut self, place: usize, trace: &Trace) {
         let last = (0..self.decoding.places.len())
             .filter(|&at| at != place)

@@ -113,9 +113,9 @@ impl Trace {
         trace
     }
 
-    /// A request continues an earlier request if its prompt begins with the whole earlier prompt
-    /// and no third request had that prompt's last full block. Its next blocks then contain the
-    /// earlier answer.
+    /// A request continues an earlier request if its prompt begins with the full blocks of the
+    /// earlier prompt, and the earlier request was the first with the last of these blocks. The
+    /// next blocks then contain the earlier answer.
     fn continue_sessions(&mut self) {
         let block_tokens = self.block_tokens;
         // By last full block: the first request with the block.

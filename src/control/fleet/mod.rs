@@ -48,7 +48,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use worker_settings::WorkerSettings;
 
-/// A worker, with its description, health and order.
+/// All workers, ranks and models, with the indices that they keep.
 #[derive(Debug)]
 pub(super) struct Fleet {
     seed: KeySeed,
