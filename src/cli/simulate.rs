@@ -9,8 +9,8 @@ use forebay_base::limits::{ENGINE_FILE_BYTES_MAX, RANKS_MAX};
 use forebay_base::{Clock, NanosSinceStart, read_text};
 use forebay_config::{Config, ConfigSource, Flags};
 use forebay_simulate::{
-    self as sim, BlockRoom, ModelSpeed, Onlooker, PolicyRun, Rule, Scenario, SegmentBound, SimPlan,
-    Trace, TraceSegment, read,
+    self as sim, BlockRoom, ModelSpeed, PolicyRun, Rule, RunObserver, Scenario, SegmentBound,
+    SimPlan, Trace, TraceSegment, read,
 };
 use serde_json::{Map, json};
 use std::fmt;
@@ -317,7 +317,7 @@ fn all(trace: &Trace, plan: &SimPlan, rules: Vec<(String, Rule)>) -> Vec<(String
     let simulated = rules.into_iter().enumerate().map(|(place, (name, rule))| {
         let before = each * place as u64;
         let mut ended = |ended: usize| progress.set(&name, before + ended as u64, now() - begun);
-        let run = sim::run(trace, plan, rule, Onlooker { ended: &mut ended, clock: &now });
+        let run = sim::run(trace, plan, rule, RunObserver { ended: &mut ended, clock: &now });
         (name, run)
     });
     simulated.collect()

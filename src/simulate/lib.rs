@@ -57,7 +57,7 @@ pub use speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use summary::PolicySummary;
 pub use trace::{Trace, TraceRequest, TurnStart};
 pub use trace_file::{TraceError, read};
-pub use world::{EngineLoad, Onlooker, PolicyRun, run, simulate};
+pub use world::{EngineLoad, PolicyRun, RunObserver, run, simulate};
 
 #[cfg(test)]
 mod limit_tests;

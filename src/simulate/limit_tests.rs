@@ -122,7 +122,7 @@ fn outcome(case: &LimitCase, trace: &Trace, declares_limit: bool, arrival_ns: f6
         config,
         ..SimPlan::default()
     };
-    let onlooker = Onlooker { ended: &mut |_| (), clock: &|| 0 };
+    let onlooker = RunObserver { ended: &mut |_| (), clock: &|| 0 };
     let run = run(trace, &plan, Rule::Own(Policy::Kv), onlooker);
     assert_eq!(run.summary.refused, 0, "{}", case.name);
     // Leaves out the start, before the first reports, and the end, when the engines run empty.

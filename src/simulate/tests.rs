@@ -455,7 +455,7 @@ fn replicas_serve_everything_and_know_of_each_other_later() {
     let mut ended = |_| ();
     let ticks = std::cell::Cell::new(0);
     let clock = || ticks.replace(ticks.get() + 1);
-    let used = run(&trace, &many, kv(), Onlooker { ended: &mut ended, clock: &clock }).used;
+    let used = run(&trace, &many, kv(), RunObserver { ended: &mut ended, clock: &clock }).used;
     assert!(used.decisions >= 400 && used.decision_ns >= 400, "{used:?}");
     assert!(used.events > 3 * 400 && used.index_bytes > 0, "{used:?}");
 }

@@ -12,7 +12,7 @@ use forebay_config::SessionConfig;
 use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
-use forebay_prompt::parse::{Refusal, Whom, query_model, session_key};
+use forebay_prompt::parse::{Principal, Refusal, query_model, session_key};
 use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Stop;
 use std::ops::{Deref, DerefMut};
@@ -37,7 +37,7 @@ pub(crate) struct Request<'c> {
 #[derive(Debug, Default)]
 pub(crate) struct RequestCaller {
     /// Tenant and key, by the head.
-    pub(crate) whom: Whom,
+    pub(crate) principal: Principal,
     /// Session named by the client.
     pub(crate) session: Option<SessionKey>,
     pub(crate) priority: EnginePriority,
@@ -90,7 +90,7 @@ impl<'c> Request<'c> {
 
     /// Ends the story of the request.
     pub(crate) fn end(&mut self, shard: &Shard, client: &ConnectedClient, stop: Option<&Stop>) {
-        let tenant = self.caller.whom.tenant;
+        let tenant = self.caller.principal.tenant;
         let Self { buffers, story, .. } = self;
         let message = MessageParts {
             head: &buffers.head,
@@ -157,7 +157,7 @@ impl<'c> Request<'c> {
     /// Removes a key of this router, which is not for workers. A field with an empty value removes
     /// the client's field and is not sent.
     pub(crate) fn withheld(&self) -> [Option<(&'static str, &'static [u8])>; 2] {
-        let has_key = self.caller.whom.has_key();
+        let has_key = self.caller.principal.has_key();
         [header::AUTHORIZATION, header::API_KEY].map(|name| has_key.then_some((name, &[][..])))
     }
 

@@ -10,7 +10,7 @@ use crate::story::quota::{self, QuotaCheck};
 use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
 use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
-use forebay_prompt::parse::{Endpoint, Refusal, Whom};
+use forebay_prompt::parse::{Endpoint, Principal, Refusal};
 use forebay_router::request::{Newcomer, Stop, in_flight_full};
 
 /// Limit of requests in flight that no request reaches.
@@ -40,10 +40,10 @@ fn of_head(
     authenticate(shard, conn, request)?;
     client_identity::admit(shard, conn, request)?;
     readable(&request.head)?;
-    let mut newcomer = Newcomer::of(part(shard, &request.caller.whom));
+    let mut newcomer = Newcomer::of(part(shard, &request.caller.principal));
     let router = enter_router(shard, request, endpoint, &mut newcomer)?;
     let shard_place = enter_shard(shard, &newcomer)?;
-    let tenant = request.caller.whom.tenant;
+    let tenant = request.caller.principal.tenant;
     let check = quota::enter(shard, request.story.bill_mut(), tenant, endpoint);
     show_limits(request, check)?;
     Ok(AdmissionPhase {
@@ -57,15 +57,15 @@ fn authenticate(shard: &Shard, conn: &Conn, request: &mut Request<'_>) -> Result
     let fleet = shard.workers.fleet.borrow();
     let tokens = shard.intake.known_tokens();
     let queue = &fleet.config.flow.queue;
-    let whom = Whom::of(&fleet.tenants, queue, &request.head, &conn.input, &tokens)?;
-    request.caller.whom = whom;
+    let principal = Principal::of(&fleet.tenants, queue, &request.head, &conn.input, &tokens)?;
+    request.caller.principal = principal;
     Ok(())
 }
 
 /// Part of the tenant in limits that tenants share.
-fn part(shard: &Shard, whom: &Whom) -> TenantPart {
+fn part(shard: &Shard, principal: &Principal) -> TenantPart {
     let fleet = shard.workers.fleet.borrow();
-    whom.part(&fleet.tenants, &fleet.config.flow.queue)
+    principal.part(&fleet.tenants, &fleet.config.flow.queue)
 }
 
 /// Only a body without a content coding can be scanned.

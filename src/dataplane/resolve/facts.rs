@@ -46,11 +46,11 @@ pub(crate) fn model<'a>(
     // Check rights first: a caller without them must not learn whether the model exists.
     let resolved = found.ok().map(|(_, model)| &*model.name);
     if !matches!(found, Err(NoModel::Missing | NoModel::NoPath)) {
-        request.caller.whom.check_model(&fleet.tenants, api, resolved)?;
+        request.caller.principal.check_model(&fleet.tenants, api, resolved)?;
     }
     if endpoint == Endpoint::WebSocket
         && let Ok((_, model)) = found
-        && let Some(listed) = request.caller.whom.only_models(&fleet.tenants)
+        && let Some(listed) = request.caller.principal.only_models(&fleet.tenants)
     {
         websocket::check_models(fleet, model, listed)?;
     }
@@ -95,9 +95,9 @@ pub(crate) fn read(
         },
         None => None,
     };
-    let rules = request.caller.whom.rules(&fleet.tenants, &fleet.config.flow.queue);
+    let rules = request.caller.principal.rules(&fleet.tenants, &fleet.config.flow.queue);
     let hints = rules.read(&request.head, &request.message, request.api.priority);
-    request.caller.priority.granted = hints.told_priority;
+    request.caller.priority.granted = hints.upstream_priority;
     let client_deadline = hints.deadline.map(|deadline| arrival.head_at.plus(deadline));
     let deadline = wait_deadline(fleet, arrival.read_at, client_deadline);
     Ok(RequestFacts {
@@ -121,9 +121,9 @@ pub(crate) fn read(
 fn source(request: &Request<'_>, address: IpAddr) -> u32 {
     /// 2^64 divided by the golden ratio: the upper half of a product depends on all bits.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let whom = &request.caller.whom;
+    let principal = &request.caller.principal;
     let number = match address.to_canonical() {
-        _ if whom.has_key() => u64::try_from(whom.tenant.index()).unwrap_or(0) << 32,
+        _ if principal.has_key() => u64::try_from(principal.tenant.index()).unwrap_or(0) << 32,
         IpAddr::V4(address) => u64::from(address.to_bits()),
         IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or(0),
     };
@@ -197,7 +197,7 @@ pub(super) fn charge(
 ) -> Result<(), Refusal> {
     let bytes_per_token = shard.routing.stages.borrow().matching.ratios.of(facts.model);
     let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
-    let tenant = request.caller.whom.tenant;
+    let tenant = request.caller.principal.tenant;
     let output_tokens = facts.output_tokens;
     let Request { buffers, story, .. } = request;
     let api = &buffers.api;

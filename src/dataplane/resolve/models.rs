@@ -7,7 +7,7 @@ use crate::ingress::Conn;
 use crate::state::env::Env;
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
 use forebay_http1::{Method, OwnResponse, encode_own};
-use forebay_prompt::parse::{Endpoint, ModelPath, Refusal, Whom};
+use forebay_prompt::parse::{Endpoint, ModelPath, Principal, Refusal};
 use forebay_text::context_tokens;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -27,28 +27,31 @@ pub(crate) fn body(
     fleet: &FleetSnapshot,
     request: &Request<'_>,
 ) -> Result<Option<Vec<u8>>, Refusal> {
-    let whom = &request.caller.whom;
+    let principal = &request.caller.principal;
     if let Some(path) = ModelPath::of(request.head.path(&request.message)) {
-        return card(fleet, whom, path).map(|card| Some(card.into_owned().into_bytes()));
+        return card(fleet, principal, path).map(|card| Some(card.into_owned().into_bytes()));
     }
     if !is_forwarded(fleet) {
-        return Ok(Some(list(cards(fleet, whom))));
+        return Ok(Some(list(cards(fleet, principal))));
     }
-    let only = whom.only_models(&fleet.tenants);
+    let only = principal.only_models(&fleet.tenants);
     Ok(only.map(|names| list(names.iter().map(|name| plain(name)))))
 }
 
 /// Each card once: models, then adapters, by name, then the names of `[[model]]`. Sorted, because
 /// the order of models in the fleet depends on which worker answered first.
-fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<'a, str>> {
+fn cards<'a>(
+    fleet: &'a FleetSnapshot,
+    principal: &Principal,
+) -> impl Iterator<Item = Cow<'a, str>> {
     // A model without ranks keeps its index, but is not listed.
     let is_shown = |model: &&Model| {
-        !model.ranks.is_empty() && !model.is_any() && whom.may_see(&fleet.tenants, &model.name)
+        !model.ranks.is_empty() && !model.is_any() && principal.may_see(&fleet.tenants, &model.name)
     };
     let mut served: Vec<&Model> = fleet.models.iter().filter(is_shown).collect();
     served.sort_unstable_by_key(|model| (model.is_adapter(), &model.name));
     let served = served.into_iter().map(|model| Cow::Borrowed(&*model.card_json));
-    let may_see = |name: &&str| whom.may_see(&fleet.tenants, name);
+    let may_see = |name: &&str| principal.may_see(&fleet.tenants, name);
     let named = names(fleet).filter(may_see).filter_map(|name| named(fleet, name));
     served.chain(named.map(Cow::Owned))
 }
@@ -56,12 +59,12 @@ fn cards<'a>(fleet: &'a FleetSnapshot, whom: &Whom) -> impl Iterator<Item = Cow<
 /// Card of a model.
 fn card<'a>(
     fleet: &'a FleetSnapshot,
-    whom: &Whom,
+    principal: &Principal,
     path: ModelPath<'_>,
 ) -> Result<Cow<'a, str>, Refusal> {
     let names = path.names();
     let find = |name: &Cow<'_, str>| {
-        if !whom.may_see(&fleet.tenants, name) || **name == *ANY_MODEL {
+        if !principal.may_see(&fleet.tenants, name) || **name == *ANY_MODEL {
             return None;
         }
         let listed = served(fleet, name).map(|model| Cow::Borrowed(&*model.card_json));
@@ -73,7 +76,7 @@ fn card<'a>(
     let [name, _] = names;
     // A worker without a model list accepts any name; only its answers would show which names it
     // serves.
-    if is_forwarded(fleet) && *name != *ANY_MODEL && whom.may_see(&fleet.tenants, &name) {
+    if is_forwarded(fleet) && *name != *ANY_MODEL && principal.may_see(&fleet.tenants, &name) {
         return Ok(Cow::Owned(plain(&name)));
     }
     Err(Refusal::unknown_model(&name))

@@ -56,7 +56,7 @@ fn place(
     id: Option<ResponseId>,
 ) -> Result<Option<ResponsePlace>, Refusal> {
     let found = id.and_then(|id| shard.routing.stored_responses.borrow().place(&id));
-    let tenant = request.caller.whom.tenant;
+    let tenant = request.caller.principal.tenant;
     if let Some(place) = found.filter(|place| place.tenant == tenant) {
         return Ok(Some(place));
     }

@@ -32,7 +32,7 @@ pub(crate) fn turned_down(
 pub(crate) fn meaning(request: &Request<'_>, plan: &SendPlan) -> AnswerMeaning {
     let credentials = match plan.authorization {
         Some(_) => SentCredentials::Router,
-        None if request.caller.whom.has_key() => SentCredentials::None,
+        None if request.caller.principal.has_key() => SentCredentials::None,
         None if request.head.has_credentials() => SentCredentials::Client,
         None => SentCredentials::None,
     };

@@ -68,7 +68,7 @@ pub(crate) fn answer_began(
     let place = ResponsePlace {
         rank: going.plan.rank,
         model: going.facts.model,
-        tenant: request.caller.whom.tenant,
+        tenant: request.caller.principal.tenant,
     };
     let Request { buffers, story, .. } = request;
     let head = &buffers.answer_head;

@@ -12,7 +12,7 @@
 //! The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout, and
 //! Node's for the whole answer.
 //!
-//! No request gets a better class than [`Whom`](super::Whom) allows, and the priority sent to vLLM
+//! No request gets a better class than [`Principal`](super::Principal) allows, and the priority sent to vLLM
 //! is no better than that class.
 //!
 //! The first field of a name counts. A malformed value counts as absent, as proxies usually treat
@@ -38,7 +38,7 @@ pub struct RequestHints {
     /// Longest wait for the first byte, counted from the arrival of the request.
     pub deadline: Option<Duration>,
     /// The priority to send to vLLM, where it differs from the body's.
-    pub told_priority: Option<i64>,
+    pub upstream_priority: Option<i64>,
 }
 
 /// Bounds for the hints of a request.
@@ -83,7 +83,7 @@ impl HintRules {
                 source: 0,
             },
             deadline: sent.deadline(),
-            told_priority: (granted != in_body).then_some(granted),
+            upstream_priority: (granted != in_body).then_some(granted),
         }
     }
 }
@@ -183,7 +183,7 @@ mod tests {
         let usual = RequestHints {
             caller: Caller { class: 1, tenant: 0, weight: 1, session: None, source: 0 },
             deadline: None,
-            told_priority: None,
+            upstream_priority: None,
         };
         assert_eq!(hints, usual);
     }
@@ -232,8 +232,9 @@ mod tests {
 
     #[test]
     fn the_engine_gets_no_better_priority_than_granted() {
-        let sent =
-            |rules: &HintRules, fields: &str, in_body| read(rules, fields, in_body).told_priority;
+        let sent = |rules: &HintRules, fields: &str, in_body| {
+            read(rules, fields, in_body).upstream_priority
+        };
         let field = "X-Vllm-Priority: -5\r\n";
         for (fields, in_body, wanted) in [
             ("", None, None),

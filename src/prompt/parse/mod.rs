@@ -48,4 +48,4 @@ pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
 pub use scan_error::ScanError;
 pub use session::session_key;
 pub use stored::StoredCall;
-pub use whom::{KnownTokens, Whom};
+pub use whom::{KnownTokens, Principal};

@@ -13,7 +13,7 @@ const QUOTED_CHARS_MAX: usize = 128;
 /// Limits apply until the answer ends; work that the engine does later would escape them.
 const BACKGROUND: &str =
     "Background responses are not supported. Set `background` to false, or use `stream`.";
-/// Longest `retry-after`. The official clients ignore or mishandle longer values.
+/// Longest `retry-after`. At longer values the official clients give up, or sleep for all of it.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// An error response of the router itself.

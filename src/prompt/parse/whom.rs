@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// The caller of a request. Holds only the hash of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whom {
+pub struct Principal {
     /// The tenant, even without a `[[tenant]]` table.
     pub tenant: TenantIndex,
     /// Best class of its requests; `None`: `queue.class_default`.
@@ -45,7 +45,7 @@ pub struct KnownTokens<'a> {
     pub now_s: fn() -> u64,
 }
 
-impl Whom {
+impl Principal {
     /// Reads the head of a request.
     ///
     /// # Errors
@@ -236,14 +236,14 @@ mod tests {
         Tenants::new(&Tenants::default(), &[table("gold", 8), table("*", 2)], ring)
     }
 
-    fn ask(tenants: &Tenants, queue: &QueueConfig, fields: &str) -> Result<Whom, Refusal> {
+    fn ask(tenants: &Tenants, queue: &QueueConfig, fields: &str) -> Result<Principal, Refusal> {
         let text = format!("POST /v1/completions HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         let parsed = parse_request(text.as_bytes(), &HeadLimits::default(), &mut head);
         assert_eq!(parsed, Ok(Progress::Complete), "{fields}");
         let cache = RefCell::default();
         let tokens = KnownTokens { cache: &cache, now_s: || 1_000 };
-        Whom::of(tenants, queue, &head, text.as_bytes(), &tokens)
+        Principal::of(tenants, queue, &head, text.as_bytes(), &tokens)
     }
 
     fn rules_of(tenants: &Tenants, queue: &QueueConfig, fields: &str) -> (u8, u64, u32) {

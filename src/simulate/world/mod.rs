@@ -75,7 +75,7 @@ pub struct EngineLoad {
 }
 
 /// Progress callback of a run, and the clock that measures the routers.
-pub struct Onlooker<'a> {
+pub struct RunObserver<'a> {
     /// Called regularly with the count of ended requests.
     pub ended: &'a mut dyn FnMut(usize),
     /// Nanoseconds since an arbitrary start.
@@ -85,13 +85,13 @@ pub struct Onlooker<'a> {
 /// Replays the trace under a policy.
 #[must_use]
 pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
-    run(trace, plan, rule, Onlooker { ended: &mut |_| (), clock: &|| 0 }).summary
+    run(trace, plan, rule, RunObserver { ended: &mut |_| (), clock: &|| 0 }).summary
 }
 
 /// As [`simulate`], with time series and load reports.
 #[must_use]
-pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: Onlooker<'_>) -> PolicyRun {
-    let Onlooker { ended, clock } = onlooker;
+pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: RunObserver<'_>) -> PolicyRun {
+    let RunObserver { ended, clock } = onlooker;
     let mut world = World::new(trace, plan, rule, clock);
     world.replay(ended);
     let Requests { started_ns, outcomes, .. } = &world.requests;
