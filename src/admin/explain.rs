@@ -454,7 +454,7 @@ enum NoMatch {
 /// True if a request waits for the cheapest rank when that rank has no room.
 fn has_target(policy: Policy, fleet: &FleetSnapshot) -> bool {
     let is_pool = fleet.config.flow.queue.mode == QueueMode::Pool;
-    is_pool && matches!(policy, Policy::Kv | Policy::Session)
+    is_pool && policy.has_target()
 }
 
 fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) -> bool {

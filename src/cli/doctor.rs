@@ -5,7 +5,7 @@ use super::machine::MachineFacts;
 use super::process::{failed, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
-use forebay_config::{Config, ConfigSource, Flags, Policy};
+use forebay_config::{Config, ConfigSource, Flags};
 use forebay_discovery::{
     Description, Examination, Lack, Listing, ModelTexts, ProbeFactory, SignsOfLife, WorkerClients,
 };
@@ -148,7 +148,7 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
         notices,
         signs: Rc::new(SignsOfLife::new(clock)),
     };
-    let for_kv = config.policy == Policy::Kv;
+    let for_kv = config.policy.uses_overlap();
     let mut all = Vec::new();
     for some in config.workers.chunks(WORKERS_QUERIED_MAX) {
         let tasks: Vec<_> = some

@@ -3,7 +3,7 @@
 
 use super::engine::LoadSource;
 use super::finding::{Finding, Origins};
-use super::schema::{Config, IndexConfig, Policy};
+use super::schema::{Config, IndexConfig};
 use super::setting::Word;
 use super::table::KeyTable;
 use super::url::{WorkerUrl, shown_url};
@@ -109,7 +109,7 @@ impl Check<'_> {
     fn image_key(&mut self, config: &Config) {
         self.token("image_key_file", config.image_key_file.as_deref());
         let policy = config.policy;
-        if config.image_key_file.is_some() && policy != Policy::Kv {
+        if config.image_key_file.is_some() && !policy.uses_overlap() {
             let what = format!("`image_key_file` is not used: the policy is {:?}", policy.word());
             self.warning("image_key_file", what, "policy \"kv\" gives images their names");
         }

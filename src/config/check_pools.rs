@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::engine::EngineKind;
-use super::schema::{Config, Policy};
+use super::schema::Config;
 use super::setting::Word;
 use super::worker::WorkerConfig;
 use forebay_base::limits::KV_POOL_NAME_BYTES_MAX;
@@ -39,7 +39,7 @@ impl Check<'_> {
     /// Warns of an unused pool: only policy `kv` uses pools, by the KV events of their workers.
     fn kv_pool_use(&mut self, key: &str, worker: &WorkerConfig, config: &Config) {
         let policy = config.policy;
-        let (why, help) = if policy != Policy::Kv {
+        let (why, help) = if !policy.uses_overlap() {
             (format!("the policy is {:?}", policy.word()), "policy \"kv\" matches prompts")
         } else if config.kv.pool_credit_percent == 0 {
             ("`kv.pool_credit_percent` is 0".to_owned(), "give the pool a credit, or leave it out")

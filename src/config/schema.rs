@@ -432,4 +432,35 @@ impl Policy {
     pub fn name(self) -> &'static str {
         self.word()
     }
+
+    /// Does the policy use the overlap of a prompt with each rank? Without, no prompt is rendered
+    /// and matched, and no vocabulary, KV pool or image key is used. Exhaustive, as the methods
+    /// below: a new policy has to answer.
+    #[must_use]
+    pub const fn uses_overlap(self) -> bool {
+        match self {
+            Self::Kv => true,
+            Self::LeastLoaded | Self::PowerOfTwo | Self::RoundRobin | Self::Random => false,
+            Self::Session => false,
+        }
+    }
+
+    /// Does a request wait for a target rank, which a policy chooses by its cache?
+    #[must_use]
+    pub const fn has_target(self) -> bool {
+        match self {
+            Self::Kv | Self::Session => true,
+            Self::LeastLoaded | Self::PowerOfTwo | Self::RoundRobin | Self::Random => false,
+        }
+    }
+
+    /// Does the choice compare the cost of all ranks? Other policies choose blindly, from samples,
+    /// or by a session.
+    #[must_use]
+    pub const fn compares_all(self) -> bool {
+        match self {
+            Self::Kv | Self::LeastLoaded => true,
+            Self::PowerOfTwo | Self::RoundRobin | Self::Random | Self::Session => false,
+        }
+    }
 }

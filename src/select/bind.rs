@@ -136,8 +136,7 @@ impl Binder<'_> {
     /// that choose blindly, from two samples, or by a session's anchor among ranks with room. Not
     /// for the decode ranks of a pair, which are tested once for several choices.
     const fn tests_room(&self, request: &PickRequest<'_>) -> bool {
-        matches!(self.policy, Policy::Kv | Policy::LeastLoaded)
-            && !matches!(request.leg, Leg::Decode)
+        self.policy.compares_all() && !matches!(request.leg, Leg::Decode)
     }
 
     /// A lease on the best candidate that grants it.

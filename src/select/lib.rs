@@ -1,6 +1,6 @@
 //! Chooses the rank of a request: overlap of each rank with the prompt, cost of each rank, choice.
 //! Pure: candidates, loads, overlaps and a random source in, a choice out. Called by
-//! `shard::request` on the shard's thread; never blocks, never allocates.
+//! `dataplane::request` on the shard's thread; never blocks, never allocates.
 
 mod choice_reason;
 mod bind;

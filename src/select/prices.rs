@@ -73,7 +73,7 @@ impl Prices {
         board: &LoadBoard,
         ranks: &[RankIndex],
     ) -> Self {
-        if !matches!(policy, Policy::Kv | Policy::Session) {
+        if !policy.has_target() {
             return Self::LEAST;
         }
         let mut all = 0_u64;
@@ -93,7 +93,7 @@ impl Prices {
         let token = price(all, free);
         debug_assert!((ONE..=FREE_PARTS * ONE).contains(&token), "{token} is no price");
         // Reuse is counted only if prompts are matched.
-        let reuse = if policy == Policy::Kv { caches.reuse() } else { ONE };
+        let reuse = if policy.uses_overlap() { caches.reuse() } else { ONE };
         let speeds = speeds.speeds(ranks.iter().filter_map(|rank| board.past(*rank)));
         Self { token, least_written: caches.least_written(), reuse, speeds }
     }

@@ -28,7 +28,7 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::{Connectors, Policy, WorkerChanges, WorkerConfig};
+use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::KeySeed;
@@ -164,7 +164,7 @@ impl Membership {
             }
             ProbeNotice::Described { worker, address, description, texts } => {
                 let config = &env.config;
-                let needs_text = config.policy == Policy::Kv;
+                let needs_text = config.policy.uses_overlap();
                 // Prompts of a worker that lists nothing are seldom its own.
                 if !description.listing.is_nothing() {
                     model_log::log_texts(&self.fleet, &texts, needs_text);

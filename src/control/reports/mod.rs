@@ -19,7 +19,6 @@ use super::fleet::Fleet;
 use super::ports::Ports;
 use forebay_admin::{NotesReader, SpanFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_config::Policy;
 use forebay_fleet::account::Count;
 use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink};
@@ -67,7 +66,7 @@ impl Reports {
         let reader_left = self.pass_on_notes(&env.ports, published);
         // At start, the workers are reported together.
         if !is_starting {
-            self.workers.log_new(fleet, env.config.policy == Policy::Kv);
+            self.workers.log_new(fleet, env.config.policy.uses_overlap());
         }
         let ejections = self.board_watch.ejection.tick(env, published, reporter, now);
         self.board_watch.outliers.log_changes(published, &env.board);

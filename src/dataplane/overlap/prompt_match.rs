@@ -15,7 +15,6 @@ use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
-use forebay_config::Policy;
 use forebay_disagg::{SplitRequest, inspect};
 use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
@@ -93,7 +92,7 @@ async fn match_prompt(
         asked.endpoint,
         Endpoint::Models | Endpoint::StoredResponse | Endpoint::WebSocket
     );
-    let matches = env.config().policy == Policy::Kv && has_prompt;
+    let matches = env.config().policy.uses_overlap() && has_prompt;
     let is_large = request.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
     let inspects = is_large && is_split();

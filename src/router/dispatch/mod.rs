@@ -1,5 +1,5 @@
 //! Sending to a chosen rank: the send plan, the retry budget, the errors of an exchange. Pure. Runs
-//! on the shard's thread, called by `shard::request`.
+//! on the shard's thread, called by `dataplane::request`.
 
 mod busy;
 mod engine_order;

@@ -20,7 +20,7 @@ const SERVICE_LEFT: f64 = 0.5;
 
 /// Does a request wait for a target rank? Only under policies that compare ranks by their caches.
 pub(super) fn has_target(policy: Policy, leg: Leg) -> bool {
-    matches!(policy, Policy::Kv | Policy::Session) && leg != Leg::Decode
+    policy.has_target() && leg != Leg::Decode
 }
 
 /// Working memory of a turn.
