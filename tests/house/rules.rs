@@ -51,7 +51,7 @@ const ATOMICS: &[&str] = &[
     "log.rs",
 ];
 const ORDERINGS: &[&str] = &["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"];
-/// STYLE: words that say nothing about what is in a module or type.
+/// Words that say nothing about what is in a module or type.
 const EMPTY_WORDS: &[&str] = &[
     "manager", "handler", "helper", "util", "common", "misc", "core", "service", "context", "desk",
 ];

@@ -1,4 +1,4 @@
-//! Words of comments and type names: STYLE asks for the field's nouns in place of stand-ins.
+//! Words of comments and type names: the house rules ask for the field's nouns in place of stand-ins.
 
 use super::source::Source;
 
@@ -17,7 +17,7 @@ const NO_NOUNS: &[&str] = &[
 /// Nouns that end like a participle.
 const NOUNS: &[&str] = &["Bed", "Embed", "Feed", "Need", "Seed", "Shed", "Speed"];
 
-/// One word of a comment that STYLE asks to replace.
+/// One word of a comment that the house rules ask to replace.
 pub(crate) struct PrivateWord<'a> {
     pub line: usize,
     pub word: &'a str,
@@ -41,7 +41,7 @@ pub(crate) fn prose(comment: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// Words of a source's comments that STYLE asks to replace.
+/// Words of a source's comments that the house rules ask to replace.
 pub(crate) fn private_words(source: &Source) -> impl Iterator<Item = PrivateWord<'_>> {
     comments(source).flat_map(|(line, comment)| {
         prose(comment).filter_map(move |word| {

@@ -40,8 +40,8 @@ pub(crate) struct FieldBuffers {
 }
 
 impl Buffers {
-    /// Empties the buffers for a request. `input` holds its head; `None` where the head cannot be
-    /// read.
+    /// Begins a request: empties what a phase reads before it writes. `message`, `prompt` and
+    /// `answer_head` are written first. `input` holds the head; `None` where it cannot be read.
     pub(crate) fn begin(&mut self, input: Option<&[u8]>, fresh_id: u64) {
         let sent = input.and_then(|input| self.head.value_of(FieldKind::RequestId, input));
         let mut buffer = [0; 16];
@@ -51,6 +51,8 @@ impl Buffers {
         self.fields.forwarded.clear();
         self.fields.limits.clear();
         self.api.clear();
+        // Its length counts for each attempt. A pair that failed may have left a body.
+        self.leg_body.clear();
     }
 
     /// Body of the request, once the message is read.

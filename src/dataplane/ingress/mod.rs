@@ -1,5 +1,5 @@
 //! Client connections of a shard: listener, input, deadlines. Runs on the shard's thread. Fills
-//! buffers and never parses; `shard::request` calls it and the parser. Limits:
+//! buffers and never parses; `dataplane::request` calls it and the parser. Limits:
 //! `limits.connections_max`, input read ahead, discarded bytes of an unwanted body.
 
 mod client;

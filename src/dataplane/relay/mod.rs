@@ -1,5 +1,5 @@
 //! Upstream connections and the streaming of answers. Runs on the shard's thread, called by
-//! `shard::request`. Owns the idle connections to workers. Holds at most two read buffers per
+//! `dataplane::request`. Owns the idle connections to workers. Holds at most two read buffers per
 //! stream: a client that does not read stops the worker from being read. Never retries and never
 //! chooses: it reports what happened.
 

@@ -143,8 +143,8 @@ async fn relay_on(
         }
         lease.share_trial();
         body.get_or_insert_with(|| BodyKind::of(events));
-        lease.prefill_done(|| env.now());
         passed.take(env, io, events);
+        lease.prefill_done(|| env.now());
     };
     let leaves = |transcript: &mut Transcript| {
         workers.moves_streams(plan.worker) && leaves(shard, going, transcript, look_at)

@@ -28,7 +28,7 @@ use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::{ResponseHead, header};
 use forebay_identity::CorsFields;
 use forebay_json::{UsageForm, UsageReader};
-use forebay_prompt::parse::Endpoint;
+use forebay_prompt::parse::{Endpoint, PromptSource};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
 
@@ -168,6 +168,9 @@ pub(crate) async fn answer(
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {
+        // The prediction is for the first prompt of a batch, the report for all of them.
+        let is_batch = matches!(buffers.api.prompt, PromptSource::Batch(_));
+        let predicted = predicted.filter(|_| !is_batch);
         prediction::account_answer(env, plan.rank, reported, cached, predicted);
     }
     let is_reusable = relayed.upstream_reusable && *sent;

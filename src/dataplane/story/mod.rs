@@ -1,6 +1,11 @@
-//! Story of a request: its events and their observers: trace, access record, notes for `explain`,
-//! stored responses, counters and bill. A new observer is a file here and a line in `observers!`.
-//! No phase of a request depends on an observer, except for the limits of its tenant.
+//! Story of a request: its events and their observers. A new observer is a file here and a line in
+//! `observers!`, the list of all. No phase of a request depends on an observer, except for the
+//! limits of its tenant.
+//!
+//! An observer is made for each request and dropped with it. State that outlives a request belongs
+//! to `state` ([`Env`](crate::state::env::Env)) or to the counters of the shard
+//! (`forebay_fleet::account`). Observers run on the shard for each request: `tools/stages` and
+//! `tools/instructions` show their cost. `tests/it` tests them; pure parts have tests here.
 
 mod access_record;
 pub(crate) mod bill;
