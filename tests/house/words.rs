@@ -1,4 +1,4 @@
-//! Words of comments and type names: the house rules ask for the field's nouns in place of stand-ins.
+//! Words of comments and type names: the field's nouns, and no stand-ins.
 
 use super::source::Source;
 

@@ -53,7 +53,7 @@ pub(crate) struct EnginePriority {
 }
 
 impl<'c> Request<'c> {
-    /// A request whose buffers are begun ([`Buffers::begin`]).
+    /// A request, after [`Buffers::begin`].
     pub(crate) fn new(buffers: &'c mut Buffers, started: NanosSinceStart) -> Self {
         let caller = RequestCaller::default();
         let story = Story::new(started);

@@ -14,7 +14,7 @@ use forebay_router::request::Stop;
 /// Takes the request through its phases.
 ///
 /// # Errors
-/// The request stops in one of them.
+/// The request stops in a phase.
 pub(super) async fn answer<'c>(
     shard: &Shard,
     conn: &mut Conn,

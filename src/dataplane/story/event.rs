@@ -19,12 +19,12 @@ use std::net::IpAddr;
 
 /// Observer of a request. Unused events keep the empty default.
 pub(crate) trait Observer {
-    /// Once, for each request whose head can be read. The bytes of the head are here, and gone at
-    /// the end: copy what a record needs.
+    /// Once, for each request with a readable head. The bytes of the head are here, and gone at the
+    /// end: copy what a record needs.
     fn began(&mut self, _: &RoutedHead<'_>) {}
     /// After each wait in a queue.
     fn queued(&mut self, _from: NanosSinceStart, _until: NanosSinceStart) {}
-    /// Before each attempt.
+    /// Before each attempt, with its ranks.
     fn chosen(&mut self, _: &RankChoice<'_>) {}
     /// Each time that head and body leave, also again on a fresh connection.
     fn sent(&mut self, _: &AttemptStart) {}
@@ -36,7 +36,7 @@ pub(crate) trait Observer {
     fn answer_began(&mut self, _: &AnswerHead<'_>) {}
     /// For the bytes of each read of a body that is relayed.
     fn passed(&mut self, _: &[u8]) {}
-    /// Once an attempt whose answer began: the answer has ended, or was cut.
+    /// Once an attempt, after [`Observer::answer_began`]: the answer has ended, or was cut.
     fn answered(&mut self, _: &AnswerEnd<'_>) {}
     /// Once, after [`Observer::began`]: refused, answered, cut, or its client left.
     fn ended(&mut self, _: &StoryEnd<'_>) {}
