@@ -165,13 +165,8 @@ async fn relay_on(
     });
     *cost = passed.usage.into_scan();
     let relayed = relayed?;
-    let status = head.status;
-    let is_inference = endpoint.is_inference();
-    match blame::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
-        Some(judgement) => blame::mark_failed(shard, &mut lease, judgement),
-        None if (200..300).contains(&status) => lease.judge_success(),
-        None => {}
-    }
+    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
+    blame::judge_end(shard, &mut lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         prediction::account_answer(env, plan.rank, reported, cached, predicted);

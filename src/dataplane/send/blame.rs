@@ -116,9 +116,19 @@ pub(crate) fn forgive(shard: &Shard, rank: RankIndex) {
     }
 }
 
+/// Judges the rank of an answer that was relayed to its end. `is_answer`: false for a body that is
+/// an error, or empty where tokens are expected.
+pub(crate) fn judge_end(shard: &Shard, lease: &mut Lease, status: u16, is_answer: bool) {
+    match failed_at_end(status, is_answer) {
+        Some(judgement) => mark_failed(shard, lease, judgement),
+        None if (200..300).contains(&status) => lease.judge_success(),
+        None => {}
+    }
+}
+
 /// Failure shown by a complete answer: status 2xx with an error, or without a body. A worker that
 /// sends only such answers looks idle, and would attract traffic.
-pub(crate) fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
+fn failed_at_end(status: u16, is_answer: bool) -> Option<Judgement> {
     let scope = FailureScope::Caller;
     let weight = FailureWeight::Failed;
     let is_failure = (200..300).contains(&status) && !is_answer;

@@ -158,13 +158,8 @@ pub(crate) async fn answer(
         part: if paired.is_some() { AnswerPart::DecodeLeg } else { AnswerPart::Whole },
     });
     let relayed = relayed?;
-    let status = head.status;
-    let is_inference = going.endpoint.is_inference();
-    match blame::failed_at_end(status, body == Some(BodyKind::Answer) || !is_inference) {
-        Some(judgement) => blame::mark_failed(shard, &mut lease, judgement),
-        None if (200..300).contains(&status) => lease.judge_success(),
-        None => {}
-    }
+    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
+    blame::judge_end(shard, &mut lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {
