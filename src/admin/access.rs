@@ -3,7 +3,7 @@
 //! to this address. If `admin_token_file` is set, a call that changes something needs its token. If
 //! `admin_read_token_file` is set, a call that reads needs either token.
 
-use super::engine_call::{TO_ALL, TO_ONE};
+use super::calls::engine_call::{TO_ALL, TO_ONE};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;

@@ -9,63 +9,40 @@
 //! through [`engines`], no call reaches a worker, so calls cost the engines nothing.
 
 mod access;
-mod add_worker;
-mod catalogue;
+mod calls;
+mod metrics;
 mod client_door;
-mod worker_drain;
-mod drop_in;
-mod engine_call;
-mod engines;
-mod explain;
-mod explain_words;
-#[cfg(test)]
-mod explain_tests;
-mod explain_thread;
-mod flow;
+mod explanation;
 mod live;
-mod metrics_text;
 mod notes;
 mod page;
 mod port;
 mod question;
-mod reload;
-mod replicas;
-mod roles;
 mod routes;
-mod scrape;
-mod scrape_choices;
-mod scrape_flow;
-mod scrape_load;
-mod scrape_process;
-mod scrape_replicas;
-mod sleep_refusal;
 mod socket;
-mod scrape_tenants;
 mod sources;
-mod windows;
-mod workers;
 
 pub use access::{Access, AdminTokens};
-pub use add_worker::{AddRefusal, AddWorkerRequest};
-pub use catalogue::all_metrics;
+pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
+pub use calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
+pub use calls::reload::{ReloadRefusal, ReloadReport};
+pub use calls::roles::why_not;
+pub use calls::sleep_refusal::SleepRefusal;
+pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows};
+pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
+pub use calls::workers::{list as list_workers, named as worker_named};
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};
-pub use engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
-pub use explain::ExplainRequest;
-pub use explain_thread::{ExplainAnswer, ExplainFacts, ExplainThread};
+pub use explanation::explain::ExplainRequest;
+pub use explanation::explain_thread::{ExplainAnswer, ExplainFacts, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
+pub use metrics::catalogue::all_metrics;
+pub use metrics::scrape::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use reload::{ReloadRefusal, ReloadReport};
-pub use roles::why_not;
 pub use routes::{AdminRoute, admin_routes, serve};
-pub use scrape::render as render_metrics;
-pub use sleep_refusal::SleepRefusal;
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
     SnapshotFigures, SpanFigures, WorkerSources,
 };
-pub use windows::{UnknownModel, WindowRequest, list as list_windows};
-pub use worker_drain::{NoStreamMove, WorkerDrain};
-pub use workers::{list as list_workers, named as worker_named};

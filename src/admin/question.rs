@@ -1,14 +1,14 @@
 //! Questions of the admin API to the control plane's loop.
 
-use super::add_worker::{AddRefusal, AddWorkerRequest};
-use super::engine_call::{CallAnswer, EngineCall, EngineCallRefusal};
-use super::explain::ExplainRequest;
+use super::calls::add_worker::{AddRefusal, AddWorkerRequest};
+use super::calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal};
+use super::calls::reload::{ReloadRefusal, ReloadReport};
+use super::calls::sleep_refusal::SleepRefusal;
+use super::calls::windows::{UnknownModel, WindowRequest};
+use super::calls::worker_drain::{NoStreamMove, WorkerDrain};
+use super::explanation::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
-use super::reload::{ReloadRefusal, ReloadReport};
-use super::sleep_refusal::SleepRefusal;
-use super::windows::{UnknownModel, WindowRequest};
-use super::worker_drain::{NoStreamMove, WorkerDrain};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;

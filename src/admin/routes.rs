@@ -2,11 +2,15 @@
 //! answers.
 
 use super::access::{self, Access};
+use super::calls::drop_in;
+use super::calls::engines;
+use super::calls::flow;
+use super::calls::replicas;
 use super::client_door::ClientCallers;
-use super::explain::ExplainRequest;
+use super::explanation::explain::ExplainRequest;
+use super::page;
 use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
-use super::{drop_in, engines, flow, page, replicas};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};

@@ -2,36 +2,17 @@
 //! flags into the configuration of its task. Runs on the main thread, before and after everything
 //! else.
 
-mod check;
-#[cfg(feature = "engine")]
-mod demo;
-mod doctor;
-#[cfg(feature = "engine")]
-mod engine;
-#[cfg(feature = "engine")]
-mod engine_role;
-mod explain;
+mod commands;
 mod findings;
-mod key;
 mod key_flags;
 mod logging;
-mod machine;
 mod process;
 #[cfg(feature = "engine")]
 mod progress;
-mod record;
-mod replay;
 mod router_stream;
-mod serve;
-mod shell;
-#[cfg(feature = "engine")]
-mod simulate;
 #[cfg(test)]
 #[cfg(feature = "engine")]
 mod tests;
-#[cfg(feature = "top")]
-mod top;
-mod upgrade;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use process::finish;
@@ -67,37 +48,37 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Route requests to workers
-    Serve(serve::ServeArgs),
+    Serve(commands::serve::ServeArgs),
     #[cfg(feature = "engine")]
     /// Run one simulated engine that speaks vLLM's wire: HTTP, SSE, KV events, metrics
-    Engine(Box<engine::EngineArgs>),
+    Engine(Box<commands::engine::EngineArgs>),
     #[cfg(feature = "engine")]
     /// Compare KV-aware routing with round robin on simulated engines, in this process
-    Demo(demo::DemoArgs),
+    Demo(commands::demo::DemoArgs),
     /// Replace the running router by a new process, without a lost request
-    Upgrade(upgrade::UpgradeArgs),
+    Upgrade(commands::upgrade::UpgradeArgs),
     #[cfg(feature = "top")]
     /// Show a router's fleet in the terminal
-    Top(top::TopArgs),
+    Top(commands::top::TopArgs),
     /// Write KV-event streams to a file, with their times
-    Record(record::RecordArgs),
+    Record(commands::record::RecordArgs),
     /// Say where the hits of a recording went: what was possible, and what was reached
-    Explain(explain::ExplainArgs),
+    Explain(commands::explain::ExplainArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
-    Replay(replay::ReplayArgs),
+    Replay(commands::replay::ReplayArgs),
     #[cfg(feature = "engine")]
     /// Compare policies on a trace, with simulated ranks in virtual time
-    Simulate(simulate::SimulateArgs),
+    Simulate(commands::simulate::SimulateArgs),
     /// Make, list and remove the API keys of clients
-    Key(key::KeyArgs),
+    Key(commands::key::KeyArgs),
     /// Check a configuration file and report everything that is wrong with it
-    Check(check::CheckArgs),
+    Check(commands::check::CheckArgs),
     /// Look for what keeps the router from running well: machine, workers, engines' flags
-    Doctor(doctor::DoctorArgs),
+    Doctor(commands::doctor::DoctorArgs),
     /// Print the completions of a shell
-    Completions(shell::CompletionsArgs),
+    Completions(commands::shell::CompletionsArgs),
     /// Write the man pages
-    Man(shell::ManArgs),
+    Man(commands::shell::ManArgs),
 }
 
 /// The definition of the command line, for the reference page.
@@ -110,23 +91,23 @@ pub fn definition() -> clap::Command {
 #[must_use]
 pub fn run() -> ExitCode {
     match CommandLine::parse().command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         #[cfg(feature = "engine")]
-        Command::Engine(args) => engine::run(*args),
+        Command::Engine(args) => commands::engine::run(*args),
         #[cfg(feature = "engine")]
-        Command::Demo(args) => demo::run(&args),
-        Command::Upgrade(args) => upgrade::run(&args),
+        Command::Demo(args) => commands::demo::run(&args),
+        Command::Upgrade(args) => commands::upgrade::run(&args),
         #[cfg(feature = "top")]
-        Command::Top(args) => top::run(&args),
-        Command::Record(args) => record::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Replay(args) => replay::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Record(args) => commands::record::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
         #[cfg(feature = "engine")]
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Key(args) => key::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Completions(args) => finish(shell::completions(&args, definition())),
-        Command::Man(args) => finish(shell::man(&args, definition())),
+        Command::Simulate(args) => commands::simulate::run(&args),
+        Command::Key(args) => commands::key::run(&args),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Completions(args) => finish(commands::shell::completions(&args, definition())),
+        Command::Man(args) => finish(commands::shell::man(&args, definition())),
     }
 }

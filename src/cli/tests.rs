@@ -10,7 +10,7 @@ fn parse(line: &str) -> Result<CommandLine, clap::Error> {
     CommandLine::try_parse_from(line.split_whitespace())
 }
 
-fn serve(line: &str) -> serve::ServeArgs {
+fn serve(line: &str) -> commands::serve::ServeArgs {
     match parse(line).unwrap().command {
         Command::Serve(args) => args,
         other => panic!("{other:?}"),
@@ -101,7 +101,7 @@ fn check_reports_every_finding_and_an_exit_code() {
         let line = format!("forebay check -c {} {more}", path.display());
         let Command::Check(args) = parse(&line).unwrap().command else { panic!("not a check") };
         let mut out = Vec::new();
-        let code = check::report(&args, &mut out).unwrap();
+        let code = commands::check::report(&args, &mut out).unwrap();
         (format!("{code:?}"), String::from_utf8(out).unwrap())
     };
     let (code, out) = report("lisen = 1\n[[worker]]\nurl = \"x\"\n", "");
@@ -122,7 +122,9 @@ fn check_reports_every_finding_and_an_exit_code() {
         panic!()
     };
     assert!(
-        check::report(&args, &mut Vec::new()).unwrap_err().contains("cannot read /nonexistent")
+        commands::check::report(&args, &mut Vec::new())
+            .unwrap_err()
+            .contains("cannot read /nonexistent")
     );
 }
 
@@ -132,7 +134,7 @@ fn top_takes_every_documented_flag() {
     let Command::Top(args) = parse("forebay top --router ftp://r").unwrap().command else {
         panic!("not a top")
     };
-    assert!(top::checked(&args).err().unwrap().contains("http://"));
+    assert!(commands::top::checked(&args).err().unwrap().contains("http://"));
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
         let line = format!("forebay replay {} {more}", path.display());
         let Command::Replay(args) = parse(&line).unwrap().command else { panic!("not a replay") };
         let mut out = Vec::new();
-        replay::replayed(&args, &mut out).map(|()| String::from_utf8(out).unwrap())
+        commands::replay::replayed(&args, &mut out).map(|()| String::from_utf8(out).unwrap())
     };
     let out = replay("--speed max").unwrap();
     for line in [

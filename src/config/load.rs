@@ -1,11 +1,11 @@
 //! Reads the file, applies the flags, and checks the result.
 
-use super::check::check;
-use super::finding::{Finding, Severity};
-use super::flags::{Flags, Merge};
+use super::checks::check::check;
+use super::keys::finding::{Finding, Severity};
+use super::keys::flags::{Flags, Merge};
 use super::reader::read_file;
-use super::schema::Config;
-use super::url::WorkerUrl;
+use super::sections::schema::Config;
+use super::values::url::WorkerUrl;
 
 /// Contents of a configuration file.
 #[derive(Clone, Copy, Debug)]

@@ -2,13 +2,16 @@
 //! its key, or becomes a finding. Does not stop at the first fault: a bad value leaves the default
 //! in place.
 
-use super::finding::{Finding, Origin, Origins};
-use super::nearest::nearest;
-use super::schema::Config;
-use super::table::KeyTable;
-use super::{
-    AdapterConfig, CertificateConfig, ListenerConfig, ModelConfig, TenantConfig, WorkerConfig,
-};
+use super::AdapterConfig;
+use super::CertificateConfig;
+use super::ListenerConfig;
+use super::ModelConfig;
+use super::TenantConfig;
+use super::WorkerConfig;
+use super::keys::finding::{Finding, Origin, Origins};
+use super::keys::nearest::nearest;
+use super::keys::table::KeyTable;
+use super::sections::schema::Config;
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 

@@ -2,12 +2,12 @@
 //! a restart because threads, sockets or tables were built from them. Each key specifies whether it
 //! is reloadable.
 
-use super::finding::Finding;
-use super::flags::Flags;
+use super::keys::finding::Finding;
+use super::keys::flags::Flags;
+use super::keys::table::{Changes, KeyTable, WorkerChanges};
 use super::load::{ConfigText, LoadedConfig, load};
-use super::schema::Config;
-use super::table::{Changes, KeyTable, WorkerChanges};
-use super::worker::WorkerConfig;
+use super::sections::schema::Config;
+use super::sections::worker::WorkerConfig;
 use forebay_base::limits::CONFIG_BYTES_MAX;
 use forebay_base::read_file;
 use std::io;
@@ -165,7 +165,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FlowConfig, QueueMode};
+    use crate::FlowConfig;
+    use crate::QueueMode;
 
     fn config(text: &str) -> Config {
         Config::from_toml(text).unwrap()

@@ -1,7 +1,7 @@
 //! The configuration as people meet it: files in, findings out.
 
-use super::setting::Setting;
-use super::table::KeyTable;
+use super::keys::setting::Setting;
+use super::keys::table::KeyTable;
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

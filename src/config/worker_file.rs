@@ -1,12 +1,12 @@
 //! A file of workers, which contains `[[worker]]` tables and nothing else.
 
-use super::check::check;
-use super::finding::{Finding, Severity};
+use super::checks::check::check;
+use super::keys::finding::{Finding, Severity};
 use super::load::respell;
 use super::reader::read_file;
-use super::schema::Config;
-use super::tls::UpstreamTlsConfig;
-use super::worker::WorkerConfig;
+use super::sections::schema::Config;
+use super::sections::tls::UpstreamTlsConfig;
+use super::sections::worker::WorkerConfig;
 
 /// The workers in such a file, checked with the router's TLS files.
 ///

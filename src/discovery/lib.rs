@@ -9,31 +9,16 @@
 //! in bytes ([`http`]), a publisher's message by [`forebay_zmq::zmtp::MESSAGE_BYTES_MAX`]. Must
 //! never trust a response, and never remove a worker by itself.
 
-mod capacity;
-mod describe;
-mod description;
-#[cfg(test)]
-mod description_tests;
-mod examination;
-mod followed_name;
+mod descriptions;
+mod names;
 mod http;
 mod jwks;
-mod kv_source;
-mod lacks;
-mod load_tasks;
-#[cfg(test)]
-mod load_tests;
+mod reports;
 mod look;
-mod lookup;
 mod model_text;
-mod poll;
 mod probe;
-mod push;
 mod health_counts;
-mod registry;
 mod signs;
-mod srv;
-mod srv_message;
 mod worker_look;
 #[cfg(any(test, feature = "test_support"))]
 #[macro_use]
@@ -41,20 +26,20 @@ pub mod test_support;
 #[cfg(test)]
 mod tests;
 
-pub use description::{
+pub use descriptions::description::{
     DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel,
     configured_model, numbered, read_models,
 };
-pub use examination::Examination;
+pub use descriptions::examination::Examination;
+pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
+pub use descriptions::lacks::{Lack, lacks};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
-pub use kv_source::{KvSource, Registration, Registry, RegistryKind};
-pub use lacks::{Lack, lacks};
-pub use load_tasks::LoadTasks;
 pub use model_text::{FoundText, ModelTexts};
-pub use probe::{Probe, ProbeFactory, ProbeNotice};
-pub use signs::SignsOfLife;
-pub use srv::srv_records;
-pub use srv_message::{
+pub use names::srv::srv_records;
+pub use names::srv_message::{
     SrvAnswer, SrvFault, SrvTarget, answer as srv_answer, question as srv_question,
 };
+pub use probe::{Probe, ProbeFactory, ProbeNotice};
+pub use reports::load_tasks::LoadTasks;
+pub use signs::SignsOfLife;

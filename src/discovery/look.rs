@@ -1,10 +1,10 @@
 //! Looks at a worker: resolves its name and queries it there.
 
-use super::describe::{DiscoveryError, Subject, assume, discover};
-use super::description::Description;
-use super::followed_name::{FollowedName, NameChange, change, tried};
+use super::descriptions::describe::{DiscoveryError, Subject, assume, discover};
+use super::descriptions::description::Description;
 use super::health_counts::HealthCounts;
 use super::model_text::{Dirs, FoundText};
+use super::names::followed_name::{FollowedName, NameChange, change, tried};
 use super::probe::Probe;
 use super::worker_look::WorkerLook;
 use forebay_config::WorkerUrl;

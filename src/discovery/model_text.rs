@@ -4,7 +4,7 @@
 //! Loaded files stay for the life of the process. A failed load is retried when a worker that needs
 //! it is described again: downloads finish, files get repaired.
 
-use super::description::{Description, ServedModel};
+use super::descriptions::description::{Description, ServedModel};
 use forebay_base::limits::REVISION_BYTES_MAX;
 use forebay_base::{Clock, NanosSinceStart, read_file};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
@@ -244,7 +244,7 @@ fn hub_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::description::{Listing, read_models};
+    use crate::descriptions::description::{Listing, read_models};
     use forebay_fleet::worker::Role;
     use forebay_kv_events::test_support::block_on_local;
     use std::fs;

@@ -1,15 +1,15 @@
 //! The task of a worker: describes it, checks its health, describes it again after a recovery and
 //! periodically. Reports results; decides nothing else.
 
-use super::describe::{check_health, is_asleep};
-use super::description::Description;
-use super::followed_name::FollowedName;
+use super::descriptions::describe::{check_health, is_asleep};
+use super::descriptions::description::Description;
+use super::descriptions::kv_source::{KvSource, Registration, Registry};
+use super::descriptions::registry::Registrar;
 use super::health_counts::{BadCheck, HealthCounts};
 use super::http::{AskError, Asker, WorkerClients};
-use super::kv_source::{KvSource, Registration, Registry};
-use super::lookup::Lookup;
 use super::model_text::{FoundText, ModelTexts};
-use super::registry::Registrar;
+use super::names::followed_name::FollowedName;
+use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;

@@ -1,7 +1,9 @@
 //! Discovery against recorded answers.
 
-use super::describe::{DiscoveryError, Subject, assume, check_health, discover, is_asleep};
-use super::description::{
+use super::descriptions::describe::{
+    DiscoveryError, Subject, assume, check_health, discover, is_asleep,
+};
+use super::descriptions::description::{
     DescribedRank, Description, EventAnnouncement, Listing, events_of_vllm, ranks_of_vllm_metrics,
     read_models, read_sglang_info,
 };

@@ -1,6 +1,6 @@
 //! Result of looking at a worker.
 
-use super::description::Description;
+use super::descriptions::description::Description;
 use super::model_text::FoundText;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -446,5 +446,4 @@ fn chunks_of(bytes: usize, kind: GuessKind) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "expiring_tests.rs"]
 mod tests;

@@ -164,5 +164,4 @@ fn class_of(value: &Value) -> Option<u8> {
 }
 
 #[cfg(test)]
-#[path = "token_tests.rs"]
 mod tests;

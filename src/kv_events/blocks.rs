@@ -8,24 +8,24 @@
 //! several attention groups. A tree of the index sees a key appear once and disappear once.
 //!
 //! # Tiers
-//! A block is in tree `t` while the tier `t` or a nearer tier holds it, see [`super::tier`]. A tier
-//! gets its tree with its first event, so that ranks without lower tiers pay nothing. Blocks from
-//! before that event join the tree when they are stored again.
+//! A block is in tree `t` while the tier `t` or a nearer tier holds it, see
+//! [`super::paths::tier`]. A tier gets its tree with its first event, so that ranks without lower
+//! tiers pay nothing. Blocks from before that event join the tree when they are stored again.
 //!
 //! Bounded by `entries_max`: at the limit new blocks are refused and counted, removals still work.
 
-use super::feed_size::{FeedSize, OrphanOutcomes};
+use super::feeds::feed_size::{FeedSize, OrphanOutcomes};
 use super::ledger::{EntryState, Ledger, LedgerEntry};
-use super::naming::{BlockText, Naming};
-use super::opaque::OpaqueBlocks;
-use super::orphans::{Orphan, Orphans};
 use super::outcome::BatchOutcome;
-use super::rank_copy::{GROUPS_MAX, Groups};
-use super::recent_links::RecentLinks;
-use super::slice_ops::SliceOps;
-use super::text_fit::{Evidence, TextFit};
-use super::tier::{LowerTiers, Tier};
-use super::windows::RankWindows;
+use super::paths::naming::{BlockText, Naming};
+use super::paths::opaque::OpaqueBlocks;
+use super::paths::orphans::{Orphan, Orphans};
+use super::paths::recent_links::RecentLinks;
+use super::paths::slice_ops::SliceOps;
+use super::paths::tier::{LowerTiers, Tier};
+use super::paths::windows::RankWindows;
+use super::ranks::rank_copy::{GROUPS_MAX, Groups};
+use super::ranks::text_fit::{Evidence, TextFit};
 use forebay_base::ShardIndex;
 use forebay_base::limits::INNER_BLOCK;
 use forebay_index::{BlockKey, RootName};
@@ -454,40 +454,19 @@ fn remember(groups: &mut Vec<u32>, group: u32) {
     }
 }
 
-#[path = "blocks_expiry.rs"]
 mod expiry;
-
-#[path = "blocks_windows.rs"]
 mod windows;
-
-#[path = "blocks_by_name.rs"]
 mod by_name;
-
-#[path = "blocks_pool.rs"]
 mod pool;
-
-#[path = "blocks_copy.rs"]
 mod copy;
-
-#[path = "blocks_ids.rs"]
 mod ids;
-
 #[cfg(test)]
-#[path = "blocks_tests.rs"]
 pub(crate) mod tests;
-
 #[cfg(test)]
-#[path = "pool_tests.rs"]
 mod pool_tests;
-
 #[cfg(test)]
-#[path = "blocks_model_tests.rs"]
 mod model_tests;
-
 #[cfg(test)]
-#[path = "blocks_restart_tests.rs"]
 mod restart_tests;
-
 #[cfg(test)]
-#[path = "blocks_windows_tests.rs"]
 mod windows_tests;

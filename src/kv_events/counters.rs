@@ -1,8 +1,8 @@
 //! Counters of all feeds. The feeds share the control plane's thread, so plain cells suffice.
 
-use super::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
+use super::feeds::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
 use super::outcome::BatchOutcome;
-use super::tier::{TIERS, Tier};
+use super::paths::tier::{TIERS, Tier};
 use forebay_zmq::LossReason;
 use std::cell::Cell;
 

@@ -1,6 +1,6 @@
 //! Publishers with contradictory or very large messages: their cost, and the state after them.
 
-use super::rank::KvMessage;
+use super::ranks::rank::KvMessage;
 use super::tests::{Digits, Shard, frames, naming, next_live, spec, until};
 use super::*;
 use crate::test_support::block_on_local;

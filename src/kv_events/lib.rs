@@ -6,67 +6,41 @@
 //! operations; per rank, `entries_max` blocks. Must never block the thread, drop an operation, or
 //! trust a length of a message.
 
-mod event_target;
+mod ranks;
 mod blocks;
-mod rank_copy;
 mod counters;
-mod expiry;
-mod feed;
-mod text_fit;
-mod follow;
-#[cfg(test)]
-mod feed_tests;
+mod feeds;
 mod ledger;
 #[cfg(test)]
 mod hostile_tests;
-mod feed_size;
-mod naming;
-mod opaque;
-mod orphans;
+mod paths;
 mod outcome;
-mod patience;
 mod pool;
-mod pool_task;
-mod port;
-mod rank;
-mod recent_links;
-mod recovery;
-#[cfg(test)]
-mod restore_tests;
-mod replays;
-mod restore;
-mod restore_builder;
-mod sequence;
-mod shared_state;
-mod slice_ops;
 mod status;
 #[cfg(test)]
 mod tests;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
-mod tier;
-mod timers;
-mod windows;
 
 pub use blocks::RankBlocks;
 pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
-pub use feed::{Feed, FeedSpec};
-pub use feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
+pub use feeds::feed::{Feed, FeedSpec};
+pub use feeds::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
+pub use feeds::pool_task::run_pool;
+pub use feeds::port::{FeedNotice, KvPort};
+pub use feeds::timers::FeedTimers;
 pub use ledger::{LedgerCopy, TRACKED_BLOCK_BYTES};
-pub use naming::{BlockText, NamedImages, Naming};
 pub use outcome::BatchOutcome;
+pub use paths::naming::{BlockText, NamedImages, Naming};
+pub use paths::slice_ops::SliceOps;
+pub use paths::tier::{LowerTiers, Tier, TierNumbers, Tree};
+pub use paths::windows::Resume;
 pub use pool::PoolBlocks;
-pub use pool_task::run_pool;
-pub use port::{FeedNotice, KvPort};
-pub use rank::{MessageProgress, MessageResult, RankFeed, RankState};
-pub use rank_copy::{BlocksCopy, Groups, RestoredBlocks};
-pub use restore::FeedRestore;
-pub use restore_builder::{Left, RestoreBuilder};
-pub use sequence::BatchArrival;
-pub use shared_state::{SharedPool, SharedState};
-pub use slice_ops::SliceOps;
+pub use ranks::rank::{MessageProgress, MessageResult, RankFeed, RankState};
+pub use ranks::rank_copy::{BlocksCopy, Groups, RestoredBlocks};
+pub use ranks::restore::FeedRestore;
+pub use ranks::restore_builder::{Left, RestoreBuilder};
+pub use ranks::sequence::BatchArrival;
+pub use ranks::shared_state::{SharedPool, SharedState};
+pub use ranks::text_fit::TextFit;
 pub use status::{FeedState, FeedStatus};
-pub use text_fit::TextFit;
-pub use tier::{LowerTiers, Tier, TierNumbers, Tree};
-pub use timers::FeedTimers;
-pub use windows::Resume;

@@ -14,10 +14,10 @@
 //! blocks with the oldest stores make room.
 
 use super::blocks::RankBlocks;
-use super::naming::{BlockText, Naming};
 use super::outcome::BatchOutcome;
-use super::slice_ops::SliceOps;
-use super::tier::{Tier, Tree};
+use super::paths::naming::{BlockText, Naming};
+use super::paths::slice_ops::SliceOps;
+use super::paths::tier::{Tier, Tree};
 use forebay_base::limits::KV_BATCH_OPS_MAX;
 use forebay_base::{RankIndex, ShardIndex};
 use forebay_index::KvBatch;

@@ -1,7 +1,7 @@
 //! Status of a feed, for `/workers` and the metrics. Written by the feed, read by the control
 //! plane's loop, both on the control plane's thread.
 
-use super::text_fit::TextFit;
+use super::ranks::text_fit::TextFit;
 use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -12,33 +12,27 @@
 
 mod buffer;
 mod counts;
-mod driven;
-mod driver;
-mod epoll;
+mod drivers;
 mod inflow;
 mod listener;
 mod outflow;
-mod provided;
 mod reactor;
-mod readiness;
 mod receiver;
 mod sender;
 mod socket;
-mod source;
 mod tasks;
 mod timer;
 mod timers;
-mod uring;
 
 #[cfg(test)]
 mod tests;
 
 pub use buffer::BufferPool;
 pub use counts::IoCounts;
-pub use driver::{Driver, block_on, buffers, end_turn, io_counts, now, sleep, spawn};
+pub use drivers::driver::{Driver, block_on, buffers, end_turn, io_counts, now, sleep, spawn};
+pub use drivers::source::Source;
 pub use listener::Listener;
 pub use receiver::Receiver;
 pub use sender::Sender;
 pub use socket::{Socket, connect};
-pub use source::Source;
 pub use timer::Timer;

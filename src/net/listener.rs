@@ -1,6 +1,7 @@
 //! A socket that accepts connections.
 
-use super::{Socket, Source};
+use super::Socket;
+use super::Source;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{SockFilter, SockRef};

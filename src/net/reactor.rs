@@ -1,11 +1,12 @@
 //! State shared by the tasks of a thread: the task table, the timers, the cached time, the buffers,
 //! and the driver.
 
-use super::epoll::Epoll;
+use super::BufferPool;
+use super::IoCounts;
+use super::drivers::epoll::Epoll;
+use super::drivers::uring::Uring;
 use super::tasks::{TaskId, Tasks};
 use super::timers::Timers;
-use super::uring::Uring;
-use super::{BufferPool, IoCounts};
 use forebay_base::{Clock, NanosSinceStart};
 use std::cell::{Cell, RefCell};
 use std::io;

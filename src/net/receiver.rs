@@ -1,9 +1,9 @@
 //! The receiving half of a socket.
 
-use super::driven::Driven;
+use super::drivers::driven::Driven;
+use super::drivers::readiness::keep_waker;
 use super::inflow::Inflow;
 use super::reactor::Backend;
-use super::readiness::keep_waker;
 use forebay_base::limits::{READ_BYTES, READ_IN_PLACE_BYTES_MAX};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;

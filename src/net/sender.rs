@@ -1,10 +1,10 @@
 //! The sending half of a socket.
 
 use super::Source;
-use super::driven::Driven;
+use super::drivers::driven::Driven;
+use super::drivers::readiness::keep_waker;
 use super::outflow::{Outflow, SendState};
 use super::reactor::Backend;
-use super::readiness::keep_waker;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 use std::cell::RefCell;

@@ -1,8 +1,10 @@
 //! Sockets, and connecting them.
 
-use super::driven::Driven;
+use super::Receiver;
+use super::Sender;
+use super::Source;
+use super::drivers::driven::Driven;
 use super::reactor::{self, Backend, Reactor};
-use super::{Receiver, Sender, Source};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;

@@ -1,9 +1,17 @@
 //! Both drivers, with real sockets.
 
-use super::{
-    Driver, Listener, Receiver, Sender, Socket, Source, block_on, buffers, connect, io_counts,
-    sleep, spawn,
-};
+use super::Driver;
+use super::Listener;
+use super::Receiver;
+use super::Sender;
+use super::Socket;
+use super::Source;
+use super::block_on;
+use super::buffers;
+use super::connect;
+use super::io_counts;
+use super::sleep;
+use super::spawn;
 use forebay_base::Clock;
 use forebay_base::limits::{AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, PROVIDED_BUFFERS, READ_BYTES};
 use rustix::event::{EventfdFlags, eventfd};

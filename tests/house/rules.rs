@@ -29,7 +29,7 @@ const TOKIO: &[&str] = &[
 /// Files, or folders with a slash at the end.
 const ATOMICS: &[&str] = &[
     "ring/",
-    "net/provided.rs",
+    "net/drivers/provided.rs",
     "index/table/",
     "fleet/worker/load.rs",
     "fleet/worker/breaker.rs",

@@ -2,7 +2,7 @@
 //! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
 //! fleet, and a check of each pool while a window is open.
 
-use super::super::windows::OPENERS;
+use super::super::calls::windows::OPENERS;
 use forebay_base::limits::LIVE_EVENTS_MAX;
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
 use forebay_fleet::worker::{FleetSnapshot, Windows, Worker, WorkerState, pools};

@@ -1,14 +1,14 @@
 //! The ranks of a snapshot: a column for each figure, named after its metric, with an entry for
 //! each rank. Columns that change only with the fleet are in whole snapshots only.
 
-use super::super::catalogue;
-use super::super::metrics_text::approximate;
-use super::super::roles;
-use super::super::scrape::RANK_GAUGES;
-use super::super::scrape_flow::ROOM_GAUGES;
-use super::super::scrape_load::REPORT_GAUGES;
+use super::super::calls::roles;
+use super::super::calls::workers::{engine, models_of, scheme, state};
+use super::super::metrics::catalogue;
+use super::super::metrics::metrics_text::approximate;
+use super::super::metrics::scrape::RANK_GAUGES;
+use super::super::metrics::scrape_flow::ROOM_GAUGES;
+use super::super::metrics::scrape_load::REPORT_GAUGES;
 use super::super::sources::{ScrapeSources, WorkerSources};
-use super::super::workers::{engine, models_of, scheme, state};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::worker::{Rank, Worker};
 use forebay_kv_events::TextFit;

@@ -1,11 +1,11 @@
 //! A snapshot as JSON. Figures of `/metrics` are named after their metric, without the prefix, and
 //! use the same readers. The page computes rates and quantiles from consecutive snapshots.
 
-use super::super::catalogue;
-use super::super::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
-use super::super::scrape_choices::of_rank;
+use super::super::calls::windows;
+use super::super::metrics::catalogue;
+use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
+use super::super::metrics::scrape_choices::of_rank;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
-use super::super::windows;
 use super::ranks;
 use forebay_base::{QueueIndex, RankIndex, broken_invariant_count};
 use forebay_config::QueueMode;

@@ -185,5 +185,4 @@ impl Memory {
 }
 
 #[cfg(test)]
-#[path = "drain_rate_tests.rs"]
 mod tests;

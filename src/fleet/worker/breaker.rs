@@ -496,5 +496,4 @@ impl RankLoad {
 }
 
 #[cfg(test)]
-#[path = "breaker_tests.rs"]
 mod tests;

@@ -11,7 +11,7 @@ mod state;
 pub use copy::LedgerCopy;
 pub(super) use state::EntryState;
 
-use super::tier::{TIERS, Tier};
+use super::paths::tier::{TIERS, Tier};
 use ages::Ages;
 use forebay_index::BlockKey;
 use key_index::{KeyIndex, is_candidate};

@@ -1,7 +1,7 @@
 //! The half-word of an entry: its slice, the trees of the index that contain it, and the number of
 //! stores by each tier.
 
-use super::super::tier::{ALL_TREES, Tier};
+use super::super::paths::tier::{ALL_TREES, Tier};
 use forebay_base::ShardIndex;
 use forebay_base::limits::SHARDS_MAX;
 

@@ -1,0 +1,86 @@
+//! Calls of vllm-router that name a worker in the query, for existing scripts. Responses are text,
+//! as in vllm-router.
+
+use super::add_worker::{AddWorkerRequest, WAIT_MAX};
+use super::flow::{member, not_kept, take_back, until_up};
+use crate::question::{Question, Questions, ask, gone};
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The query of these calls.
+#[derive(Debug, Deserialize)]
+pub(crate) struct WorkerQuery {
+    url: Option<String>,
+}
+
+/// `POST /add_worker?url=`; responds once the worker serves.
+pub(crate) async fn add(
+    State(questions): State<Questions>,
+    Query(WorkerQuery { url }): Query<WorkerQuery>,
+) -> Response {
+    let Some(url) = url else {
+        return faulty("Worker URL required. Provide 'url' query parameter".to_owned());
+    };
+    let asked = match AddWorkerRequest::from_url(&url) {
+        Ok(asked) => asked,
+        Err(fault) => return faulty(fault),
+    };
+    let name = match ask(&questions, |back| Question::AddWorker(asked, back)).await {
+        Some(Ok(worker)) => {
+            if let Some(fault) = not_kept(&questions).await {
+                take_back(&questions, &worker).await;
+                return faulty(format!("Worker {url} is not added: {fault}"));
+            }
+            member(&worker, "name").to_owned()
+        }
+        Some(Err(reason)) if reason.status() == StatusCode::CONFLICT => {
+            return faulty(format!("Worker {url} already exists"));
+        }
+        Some(Err(reason)) => return faulty(reason.message()),
+        None => return gone(),
+    };
+    if until_up(&questions, &name, WAIT_MAX).await.is_none() {
+        let seconds = WAIT_MAX.as_secs();
+        return faulty(format!("Worker {url} does not serve after {seconds} s; it stays added"));
+    }
+    format!("Successfully added worker: {url}").into_response()
+}
+
+/// `POST /remove_worker?url=`; an unknown worker is no error.
+pub(crate) async fn remove(
+    State(questions): State<Questions>,
+    Query(WorkerQuery { url }): Query<WorkerQuery>,
+) -> Response {
+    let Some(url) = url else { return StatusCode::BAD_REQUEST.into_response() };
+    let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
+    let asked = url.trim_end_matches('/');
+    if let Some(worker) = workers(&list).find(|worker| member(worker, "url") == asked) {
+        let name = member(worker, "name").to_owned();
+        if ask(&questions, |back| Question::RemoveWorker(name, back)).await.is_none() {
+            return gone();
+        }
+        if let Some(fault) = not_kept(&questions).await {
+            return faulty(format!("Worker {url} is removed until a restart: {fault}"));
+        }
+    }
+    format!("Successfully removed worker: {url}").into_response()
+}
+
+/// Answers `GET /list_workers`: URLs of all workers.
+pub(crate) async fn list(State(questions): State<Questions>) -> Response {
+    let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
+    let urls: Vec<&str> = workers(&list).map(|worker| member(worker, "url")).collect();
+    Json(json!({ "urls": urls })).into_response()
+}
+
+fn workers(list: &Value) -> impl Iterator<Item = &Value> {
+    list.get("workers").and_then(Value::as_array).into_iter().flatten()
+}
+
+fn faulty(text: String) -> Response {
+    (StatusCode::BAD_REQUEST, text).into_response()
+}

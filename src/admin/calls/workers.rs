@@ -1,0 +1,195 @@
+//! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
+
+use super::roles;
+use crate::metrics::metrics_text::approximate;
+use crate::sources::{FleetView, KvPoolView, WorkerSources};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_fleet::worker::{
+    Dialect, EjectReason, FleetSnapshot, HeldFailures, LoadReports, Rank, Worker, WorkerState,
+};
+use forebay_kv_events::{FeedStatus, TextFit};
+use forebay_load::ReportSource;
+use serde_json::{Value, json};
+
+/// All workers with their ranks, models and load.
+#[must_use]
+pub fn list(sources: &WorkerSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
+    let shown = |(index, worker)| shown(index, worker, sources);
+    let workers: Vec<Value> = fleet.present_workers().map(shown).collect();
+    json!({ "generation": fleet.generation, "workers": workers })
+}
+
+/// A single worker; `None` if the name is unknown.
+#[must_use]
+pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
+    let mut workers = sources.fleet.fleet.present_workers();
+    let (index, worker) = workers.find(|(_, worker)| &*worker.name == name)?;
+    Some(shown(index, worker, sources))
+}
+
+fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
+    let fleet = sources.fleet.fleet;
+    let used_by = (sources.engine_used_by)(index);
+    json!({
+        "name": &*worker.name,
+        "url": format!("{}://{}", scheme(worker), worker.authority),
+        "address": worker.address.to_string(),
+        "engine": engine(worker.dialect),
+        "state": if used_by.is_some() { "unused" } else { state(worker.state) },
+        "engine_used_by": used_by,
+        "draining": worker.state.is_draining() && used_by.is_none(),
+        "moves_streams": fleet.moves_streams(index),
+        "sleep": (sources.sleep)(index),
+        "in_flight": in_flight(index, sources),
+        "role": roles::role_of(fleet, index),
+        "waits_for": (sources.waits_for)(index),
+        "models": models_of(fleet, index),
+        "load_source": (sources.load_source)(index).map(ReportSource::word),
+        "ranks": ranks_of(index, sources),
+    })
+}
+
+pub(crate) fn scheme(worker: &Worker) -> &'static str {
+    if worker.connector.is_some() { "https" } else { "http" }
+}
+
+/// Requests on all ranks that the worker ever had: a request may outlive its rank.
+fn in_flight(worker: WorkerIndex, sources: &WorkerSources<'_>) -> u64 {
+    let FleetView { fleet, board, .. } = sources.fleet;
+    let ranks = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
+    let of_worker =
+        ranks.filter(|&index| fleet.rank(index).is_some_and(|(r, _)| r.worker == worker));
+    of_worker.filter_map(|rank| board.rank(rank)).map(|load| u64::from(load.in_flight())).sum()
+}
+
+pub(crate) fn models_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> Vec<&str> {
+    let serves = |ranks: &[RankIndex]| {
+        let of_worker = |rank: &RankIndex| {
+            fleet.ranks.get(rank.index()).is_some_and(|rank| rank.worker == worker)
+        };
+        ranks.iter().any(of_worker)
+    };
+    let served = fleet.models.iter().filter(|model| serves(&model.ranks));
+    served.map(|model| &*model.name).collect()
+}
+
+fn ranks_of(worker: WorkerIndex, sources: &WorkerSources<'_>) -> Vec<Value> {
+    let ranks = sources.fleet.fleet.present().filter(|(_, rank, _)| rank.worker == worker);
+    ranks.filter_map(|(index, rank, _)| shown_rank(index, rank, sources)).collect()
+}
+
+fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<Value> {
+    let load = sources.fleet.board.rank(index)?;
+    let room = sources.fleet.board.limits_now(index, rank.room);
+    Some(json!({
+        "rank": index.0,
+        "dp_rank": rank.dp_rank.0,
+        "address": rank.address.to_string(),
+        "kv_events": rank.kv_feed_live,
+        "overlap_kind": rank.tiers.overlap_kind(),
+        "kv_feed": sources.feeds.status(index).map(following),
+        "kv_pool": rank.tiers.kv_pool.and_then(|pool| sources.feeds.pool(pool)).map(shared),
+        "block_size": rank.block_size_tokens,
+        "kv_blocks": rank.kv_block_count,
+        "concurrency_max":
+            (!rank.room.is_closed()).then_some(load.limited(rank.room).places_max),
+        "concurrency_source": rank.limit_source.word(),
+        "kv_tokens_max": rank.room.kv_tokens_max,
+        "prefill_tokens_max": room.prefill_tokens_shown(),
+        "engine_running_max": rank.running_max,
+        "role": roles::word(rank.role),
+        "topology": rank.topology.as_deref(),
+        "kv_transfer": roles::kv_transfer(rank.kv_transfer.as_ref()),
+        "pool": rank.pool.0,
+        "in_flight": load.in_flight(),
+        "places_elsewhere": load.places_elsewhere(),
+        "kv_tokens": load.kv_tokens(),
+        "ended": load.ended(),
+        "busy_ms": load.busy_until(None).since(sources.fleet.now).div_ceil(1_000_000),
+        "queue": queue(index, sources),
+        "prefill_tokens": load.prefill_tokens(),
+        "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
+        "wait_tokens_per_s": sources.fleet.board.past(index)?.wait_tokens_per_s(),
+        "decode_tokens": load.kv_tokens(),
+        "failures": load.failures(),
+        "breaker_open": load.is_open(),
+        "held": load.held().map(|held| held_against(held, sources.fleet.now)),
+        "ejected": load.ejected().map(EjectReason::name),
+        "report": report(index, &sources.fleet.loads.reports(), sources.fleet.now),
+    }))
+}
+
+/// Failures recorded against a rank: for which callers and models, and until when.
+fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
+    let HeldFailures { score, status, is_one_model, is_one_caller, until, pauses } = held;
+    json!({
+        "score": score,
+        "status": status,
+        "callers": if is_one_caller { "one" } else { "all" },
+        "models": if is_one_model { "one" } else { "all" },
+        "paused_ms": until.since(now).div_ceil(1_000_000),
+        "pauses": pauses,
+    })
+}
+
+/// The queue of the rank, which other ranks may share. Null without queues.
+fn queue(rank: RankIndex, sources: &WorkerSources<'_>) -> Value {
+    let queue =
+        sources.fleet.fleet.queue_of(rank).and_then(|queue| sources.fleet.board.queue(queue));
+    queue.map_or(Value::Null, |queue| {
+        json!({ "depth": queue.waiting(), "bytes": queue.waiting_bytes(),
+            "kv_tokens": queue.waiting_tokens() })
+    })
+}
+
+/// Status of a rank's event stream.
+fn following(feed: &FeedStatus) -> Value {
+    json!({
+        "state": feed.state().name(),
+        "text": feed.text().map(TextFit::name),
+        "blocks": feed.blocks(),
+        "quiet_s": feed.quiet().map(|quiet| quiet.as_secs()),
+        "resets": feed.resets(),
+        "connections_lost": feed.losses(),
+    })
+}
+
+/// A KV pool that several ranks share.
+fn shared(pool: &KvPoolView<'_>) -> Value {
+    json!({ "name": pool.name, "blocks": pool.blocks })
+}
+
+/// The rank's last load report, with the load that this router did not send; null without a report.
+pub(crate) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStart) -> Value {
+    let Some(report) = reports.newest(rank) else { return Value::Null };
+    json!({
+        "age_seconds": approximate(now.since(report.at)) / 1e9,
+        "counts": reports.counting(rank, now).is_some(),
+        "running": report.running,
+        "waiting": report.waiting,
+        "kv_usage": report.kv_permille.map(|permille| f64::from(permille) / 1e3),
+        "foreign_requests": report.foreign.requests,
+        "foreign_waiting_tokens": report.foreign.waiting_tokens,
+        "foreign_held_tokens": report.foreign.held_tokens,
+    })
+}
+
+/// Name of the engine.
+pub(crate) fn engine(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Vllm => "vllm",
+        Dialect::Sglang => "sglang",
+        Dialect::Openai => "openai",
+    }
+}
+
+/// Name of the health state.
+pub(crate) const fn state(state: WorkerState) -> &'static str {
+    match state {
+        WorkerState::Unknown => "unknown",
+        WorkerState::Up | WorkerState::Draining { answers: true, .. } => "up",
+        WorkerState::Down | WorkerState::Draining { answers: false, .. } => "down",
+        WorkerState::Gone => "gone",
+    }
+}

@@ -1,0 +1,11 @@
+//! The metrics, and the text of a scrape.
+
+pub(crate) mod catalogue;
+pub(crate) mod metrics_text;
+pub(crate) mod scrape;
+pub(crate) mod scrape_choices;
+pub(crate) mod scrape_flow;
+pub(crate) mod scrape_load;
+mod scrape_process;
+mod scrape_replicas;
+mod scrape_tenants;

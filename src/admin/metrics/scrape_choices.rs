@@ -1,0 +1,80 @@
+//! Metrics of choices: reasons, cache hits, times to the first byte.
+
+use super::catalogue;
+use super::metrics_text::{MetricsText, WholeHistogram, approximate};
+use crate::sources::{ScrapeSources, total};
+use forebay_base::RankIndex;
+use forebay_base::limits::MODELS_MAX;
+use forebay_fleet::account::{Metric, RankCount, TTFT_BOUNDS_NS};
+use forebay_select::ChoiceReason;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+static RANK_COUNTERS: [(&Metric, RankCount); 3] = [
+    (&catalogue::OVERLAP_BYTES, RankCount::OverlapBytes),
+    (&catalogue::CACHED_TOKENS, RankCount::CachedTokens),
+    (&catalogue::COMPUTED_TOKENS, RankCount::ComputedTokens),
+];
+
+pub(crate) fn choices(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let counters = sources.shards.counters;
+    let mut family = text.open(&catalogue::DECISIONS);
+    for because in ChoiceReason::ALL {
+        let count = total(counters, |shard| shard.choices().decided_count(because as usize));
+        family.sample(&[("reason", because.name())], count);
+    }
+    for (metric, count) in RANK_COUNTERS {
+        let mut family = text.open(metric);
+        each_rank(sources, |rank, labels| family.sample(labels, of_rank(sources, rank, count)));
+    }
+    let mut family = text.open(&catalogue::RANK_TTFT_SECONDS);
+    each_rank(sources, |rank, labels| {
+        let count = of_rank(sources, rank, RankCount::FirstBytes);
+        let sum = seconds(of_rank(sources, rank, RankCount::FirstByteNanos));
+        family.buckets(labels, std::iter::empty(), WholeHistogram { count, sum });
+    });
+    first_bytes(sources, text);
+}
+
+/// Times to the first byte by model.
+fn first_bytes(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let counters = sources.shards.counters;
+    let mut family = text.open(&catalogue::TTFT_SECONDS);
+    for model in 0..=MODELS_MAX {
+        let mut below = vec![0_u64; TTFT_BOUNDS_NS.len() + 1];
+        for shard in counters {
+            for (below, count) in below.iter_mut().zip(shard.choices().first_bytes(model)) {
+                *below += count;
+            }
+        }
+        let mut count = 0;
+        for below in &mut below {
+            count += *below;
+            *below = count;
+        }
+        if count == 0 {
+            continue;
+        }
+        let known = sources.fleet.fleet.models.get(model).filter(|_| model < MODELS_MAX);
+        let name = known.map_or("other", |model| &*model.name);
+        let sum = seconds(total(counters, |shard| shard.choices().first_byte_nanos(model)));
+        let bounds = TTFT_BOUNDS_NS.iter().map(|&bound| seconds(bound));
+        family.buckets(&[("model", name)], bounds.zip(below), WholeHistogram { count, sum });
+    }
+}
+
+/// A rank's counter, summed over all shards.
+pub(crate) fn of_rank(sources: &ScrapeSources<'_>, rank: RankIndex, count: RankCount) -> u64 {
+    total(sources.shards.counters, |shard| shard.choices().value(rank, count))
+}
+
+fn each_rank(sources: &ScrapeSources<'_>, mut shown: impl FnMut(RankIndex, &[(&str, &str)])) {
+    for (index, rank, worker) in sources.fleet.fleet.present() {
+        let dp_rank = rank.dp_rank.0.to_string();
+        shown(index, &[("worker", &worker.name), ("dp_rank", &dp_rank)]);
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    approximate(nanos) / NANOS_PER_SECOND
+}

@@ -1,0 +1,55 @@
+//! `forebay check`: reports the findings of a configuration without starting the router.
+
+use crate::cli::findings;
+use crate::cli::process::failed;
+use clap::Args;
+use forebay_config::{ConfigSource, Flags, to_toml};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Flags of `forebay check`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay check -c forebay.toml\n  \
+    forebay check -c forebay.toml --print\n\n\
+    Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
+    Exit code 0 without errors (warnings are allowed), 1 with errors.")]
+pub(crate) struct CheckArgs {
+    /// The file to check
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: PathBuf,
+    /// Also print the effective configuration, defaults included, secrets masked
+    #[arg(long)]
+    print: bool,
+}
+
+pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    match report(args, &mut io::stdout().lock()) {
+        Ok(code) => code,
+        Err(reason) => failed(reason),
+    }
+}
+
+/// Writes the report; the exit code is that of the command.
+pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode, String> {
+    let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
+    let loaded = source.load()?;
+    let write = |out: &mut dyn Write| -> io::Result<()> {
+        let mut out = out;
+        findings::write(&loaded.findings, &mut out)?;
+        let name = args.config.display();
+        if loaded.findings.is_empty() {
+            writeln!(out, "{name}: ok, {} workers", loaded.config.workers.len())?;
+        } else {
+            writeln!(out, "{name}: {}", findings::summary(&loaded.findings))?;
+        }
+        if args.print {
+            write!(out, "\n{}", to_toml(&loaded.config))?;
+        }
+        out.flush()
+    };
+    write(out).map_err(|error| format!("cannot write the report: {error}"))?;
+    let fatal = findings::are_fatal(&loaded.findings);
+    Ok(if fatal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

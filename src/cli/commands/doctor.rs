@@ -1,0 +1,185 @@
+//! `forebay doctor`: checks the configuration, the machine, and the features of the workers.
+
+use super::machine::MachineFacts;
+use crate::cli::findings;
+use crate::cli::process::{failed, run_local};
+use clap::Args;
+use forebay_base::{Clock, WorkerIndex};
+use forebay_config::{Config, ConfigSource, Flags};
+use forebay_discovery::{
+    Description, Examination, Lack, Listing, ModelTexts, ProbeFactory, SignsOfLife, WorkerClients,
+};
+use forebay_fleet::worker::{EngineLimits, PlacesLimit};
+use forebay_handover::HandoverAddress;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// Workers that are queried concurrently.
+const WORKERS_QUERIED_MAX: usize = 32;
+/// Longest time for all queries of a worker.
+const WORKER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Flags of `forebay doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay doctor -c /etc/forebay.toml\n  \
+    forebay doctor --worker http://gpu1:8000 --worker http://gpu2:8000\n\n\
+    Looks at the configuration, at this machine (cores, NUMA, files, io_uring, ports) and at\n\
+    each worker (reached, KV events and replay, prefix caching, tokenizer). A finding is a line:\n\
+    what. help: what to do. Nothing is changed. Exit code 0: nothing found, 1: findings.")]
+pub(crate) struct DoctorArgs {
+    /// Configuration file of the router
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A worker; repeat for more
+    #[arg(long = "worker", value_name = "URL")]
+    workers: Vec<String>,
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
+    match report(args, &mut io::stdout().lock()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(reason) => failed(reason),
+    }
+}
+
+/// Writes the report; true without findings.
+pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, String> {
+    let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
+    let loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
+    let mut count = loaded.findings.len();
+    let written = |error: io::Error| format!("cannot write the report: {error}");
+    findings::write(&loaded.findings, out).map_err(written)?;
+    let config = Arc::new(loaded.config);
+    let machine = MachineFacts::gather(&config);
+    let runs_here = HandoverAddress::of(config.listen).is_ok_and(|place| place.is_taken());
+    let found = machine.findings(&config, runs_here);
+    count += found.len();
+    let cores = machine.cores.len();
+    let about = if found.is_empty() { format!("{cores} cores") } else { String::new() };
+    section(out, "machine", &about, &found).map_err(written)?;
+    if findings::are_fatal(&loaded.findings) {
+        writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
+        return Ok(false);
+    }
+    let examined = run_local(examine_all(&config))??;
+    for (name, examined) in &examined {
+        let (about, lacks) = match examined {
+            Ok(examined) => {
+                let fault = examined.description.listing.fault().filter(|_| config.health.enabled);
+                let list = fault.map(|what| Lack { what, help: Listing::HELP.to_owned() });
+                let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
+                let places = places_of(&config, name, &examined.description);
+                (format!("{}, {}", examined.description.in_words(), places.in_words()), lacks)
+            }
+            Err(why) => {
+                let help = "start it, or correct its `url`".to_owned();
+                (String::new(), vec![Lack { what: format!("not reached: {why}"), help }])
+            }
+        };
+        count += lacks.len();
+        section(out, &format!("worker {name}"), &about, &lacks).map_err(written)?;
+    }
+    if examined.is_empty() && config.discovery.is_on() {
+        writeln!(out, "workers: come by discovery, not looked at").map_err(written)?;
+    }
+    let sum = match count {
+        0 => "nothing found".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    writeln!(out, "{sum}").and_then(|()| out.flush()).map_err(written)?;
+    Ok(count == 0)
+}
+
+/// Request limit that each rank of the worker will have.
+fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
+    let configured = config.workers.iter().find(|worker| worker.url == url);
+    let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
+    let running_max = found.ranks.first().and_then(|rank| rank.running_max).unwrap_or(0);
+    let engine = EngineLimits { running_max, reports_load: found.reports_load(wanted) };
+    let own = configured.and_then(|worker| worker.concurrency_max);
+    PlacesLimit::of(&config.flow, own, found.role, engine)
+}
+
+/// An `ok` line without findings, else a line per finding and the worker's description.
+fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
+    if found.is_empty() {
+        return writeln!(out, "{}", plain(&format!("{name}: ok, {about}")));
+    }
+    found.iter().try_for_each(|Lack { what, help }| {
+        let what = what.trim_end_matches(['.', '?']);
+        writeln!(out, "{}", plain(&format!("{name}: {what}. help: {help}")))
+    })?;
+    if about.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{}", plain(&format!("{name}: is {about}")))
+}
+
+/// Replaces control characters: text from workers must not steer the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
+type ExaminedWorker = (String, Result<Examination, String>);
+
+/// Examines all configured workers, in their order.
+async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String> {
+    let clock = Clock::start();
+    let connectors = config.connectors().map_err(|error| error.to_string())?;
+    let clients = WorkerClients::new(config, &connectors).map_err(|error| error.to_string())?;
+    let mut probe_config = (**config).clone();
+    // Enabled even if the router itself runs no health checks.
+    probe_config.health.enabled = true;
+    // The receiver is unused: `examine` returns its result.
+    let (notices, _unused) = mpsc::channel(1);
+    let probing = ProbeFactory {
+        config: Arc::new(probe_config),
+        clients,
+        texts: ModelTexts::new(clock, config.image_key_file.is_some()),
+        notices,
+        signs: Rc::new(SignsOfLife::new(clock)),
+    };
+    let for_kv = config.policy.uses_overlap();
+    let mut all = Vec::new();
+    for some in config.workers.chunks(WORKERS_QUERIED_MAX) {
+        let tasks: Vec<_> = some
+            .iter()
+            .filter_map(|worker| {
+                let probe = probing.one(WorkerIndex(0), worker)?;
+                let late = |_| Err(format!("no answer in {} s", WORKER_TIME_MAX.as_secs()));
+                let task = async move {
+                    timeout(WORKER_TIME_MAX, probe.examine(for_kv)).await.unwrap_or_else(late)
+                };
+                Some((worker.url.clone(), tokio::task::spawn_local(task)))
+            })
+            .collect();
+        for (url, task) in tasks {
+            all.push((url, task.await.unwrap_or_else(|error| Err(error.to_string()))));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_single_plain_line_for_any_text_of_a_worker() {
+        let found = [Lack { what: "a\n\u{1b}[31m?".to_owned(), help: "b".to_owned() }];
+        let mut out = Vec::new();
+        section(&mut out, "worker w", "", &found).unwrap();
+        section(&mut out, "worker w", "m\r", &[]).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "worker w: a\u{fffd}\u{fffd}[31m. help: b\nworker w: ok, m\u{fffd}\n");
+    }
+}

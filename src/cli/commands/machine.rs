@@ -1,0 +1,209 @@
+//! Machine checks of `forebay doctor`: facts in, findings out. Only [`MachineFacts::gather`]
+//! accesses the system.
+
+use forebay_base::limits::SHARDS_MAX;
+use forebay_config::Config;
+use forebay_discovery::Lack;
+use forebay_net::Driver;
+use rustix::process::{Resource, getrlimit};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+
+/// NUMA nodes of the kernel.
+const NODES: &str = "/sys/devices/system/node";
+/// Restriction of io_uring. 0: none, 1: privileged processes only, 2: disabled.
+const URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// Facts about the machine and this process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MachineFacts {
+    /// Cores that the process may use.
+    pub(crate) cores: Vec<usize>,
+    /// Cores of each NUMA node.
+    pub(crate) nodes: BTreeMap<usize, Vec<usize>>,
+    /// Limit of open files.
+    pub(crate) files_max: u64,
+    /// The process may use io_uring.
+    pub(crate) has_uring: bool,
+    /// The kernel's restriction of io_uring, if the kernel has such a switch.
+    pub(crate) uring_switch: Option<u8>,
+    /// Configured addresses that cannot be bound, with the errors.
+    pub(crate) refused: Vec<(&'static str, SocketAddr, ErrorKind)>,
+}
+
+impl MachineFacts {
+    pub(crate) fn gather(config: &Config) -> Self {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let switch = std::fs::read_to_string(URING_SWITCH).ok();
+        let mut doors = vec![("listen", config.listen)];
+        doors.extend(config.listeners.iter().map(|door| ("listener.address", door.address)));
+        doors.extend(config.admin.port_address().map(|admin| ("admin", admin)));
+        let refused = doors.into_iter().filter_map(|(key, address)| {
+            let error = TcpListener::bind(address).err()?;
+            Some((key, address, error.kind()))
+        });
+        Self {
+            cores: cores.into_iter().map(|core| core.id).collect(),
+            nodes: nodes(),
+            files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
+            has_uring: Driver::detect() == Driver::IoUring,
+            uring_switch: switch.and_then(|text| text.trim().parse().ok()),
+            refused: refused.collect(),
+        }
+    }
+
+    /// Conditions that keep the router from running well here. `runs_here`: a router already
+    /// listens at `listen`.
+    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<Lack> {
+        let mut found = Vec::new();
+        self.cores(config, &mut found);
+        let needed = crate::ingress::descriptors_needed(config);
+        if self.files_max < needed {
+            found.push(lack(
+                format!("{} open files are allowed, and {needed} may be needed", self.files_max),
+                "raise the limit (`ulimit -Hn`, LimitNOFILE=), or lower `limits.connections_max` \
+                 and `limits.in_flight_max`",
+            ));
+        }
+        if !self.has_uring {
+            let help = match self.uring_switch {
+                Some(1 | 2) => "sysctl kernel.io_uring_disabled=0",
+                _ => "use Linux 6.1 or later, and permit io_uring in the seccomp profile",
+            };
+            found.push(lack("io_uring is not available: epoll costs more CPU per request", help));
+        }
+        for (key, address, kind) in &self.refused {
+            let (what, help) = match kind {
+                ErrorKind::AddrInUse if runs_here => continue,
+                ErrorKind::AddrInUse => ("is in use", "end the other process, or change the key"),
+                ErrorKind::AddrNotAvailable => ("is no address of this machine", "change the key"),
+                ErrorKind::PermissionDenied => {
+                    ("is not allowed", "give CAP_NET_BIND_SERVICE, or use a port from 1024 on")
+                }
+                _ => ("cannot be opened", "change the key"),
+            };
+            found.push(lack(format!("`{key}` {address} {what}"), help));
+        }
+        found
+    }
+
+    fn cores(&self, config: &Config, found: &mut Vec<Lack>) {
+        let mut wanted = config.clone();
+        wanted.resolve_cores(&self.cores);
+        for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
+            let help = format!("these are: {:?}", self.cores);
+            found.push(lack(format!("`cores`: this process may not use core {core}"), help));
+        }
+        if wanted.cores.len() >= self.cores.len() && self.cores.len() > 1 {
+            let what = "`cores` takes all cores: the control plane shares one with a shard";
+            found.push(lack(what, "leave one core out"));
+        }
+        let node_of = |core: &usize| {
+            self.nodes.iter().find(|(_, cores)| cores.contains(core)).map(|(node, _)| *node)
+        };
+        let mut nodes: Vec<usize> = wanted.cores.iter().filter_map(node_of).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        if nodes.len() > 1 {
+            let what = format!("`cores` lie on several NUMA nodes: {nodes:?}");
+            let help = "choose cores of the network card's node, or start a router for each node \
+                        with `listen_shared`";
+            found.push(lack(what, help));
+        }
+    }
+}
+
+fn lack(what: impl Into<String>, help: impl Into<String>) -> Lack {
+    Lack { what: what.into(), help: help.into() }
+}
+
+/// NUMA nodes with their cores; empty if the kernel does not list them.
+fn nodes() -> BTreeMap<usize, Vec<usize>> {
+    let mut nodes = BTreeMap::new();
+    for entry in std::fs::read_dir(NODES).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok());
+        let list = std::fs::read_to_string(entry.path().join("cpulist"));
+        if let (Some(number), Ok(list)) = (number, list) {
+            nodes.insert(number, cores_of(list.trim()));
+        }
+    }
+    nodes
+}
+
+/// Parses `0-3,8`. Invalid parts are skipped.
+fn cores_of(list: &str) -> Vec<usize> {
+    // More cores than shards can use are of no interest.
+    let cores_max = SHARDS_MAX.saturating_mul(64);
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().take(cores_max).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn well() -> MachineFacts {
+        MachineFacts {
+            cores: vec![0, 1, 2, 3],
+            nodes: BTreeMap::from([(0, vec![0, 1]), (1, vec![2, 3])]),
+            files_max: 1 << 20,
+            has_uring: true,
+            uring_switch: Some(0),
+            refused: Vec::new(),
+        }
+    }
+
+    fn whats(facts: &MachineFacts, cores: &[usize]) -> Vec<String> {
+        let config = Config { cores: cores.to_vec(), ..Config::default() };
+        facts.findings(&config, false).into_iter().map(|lack| lack.what).collect()
+    }
+
+    #[test]
+    fn a_machine_as_it_should_be_has_no_findings() {
+        assert_eq!(whats(&well(), &[0, 1]), [""; 0]);
+    }
+
+    #[test]
+    fn each_planted_fault_is_found() {
+        let at = SocketAddr::from(([10, 0, 0, 9], 80));
+        let refused = |kind| vec![("listen", at, kind)];
+        for (facts, cores, says) in [
+            (well(), vec![0, 9], "may not use core 9"),
+            (well(), vec![1, 2], "several NUMA nodes: [0, 1]"),
+            (well(), vec![0, 1, 2, 3], "takes all cores"),
+            (MachineFacts { files_max: 1_024, ..well() }, vec![0], "1024 open files"),
+            (MachineFacts { has_uring: false, ..well() }, vec![0], "io_uring is not available"),
+            (
+                MachineFacts { refused: refused(ErrorKind::AddrInUse), ..well() },
+                vec![0],
+                "`listen` 10.0.0.9:80 is in use",
+            ),
+            (
+                MachineFacts { refused: refused(ErrorKind::AddrNotAvailable), ..well() },
+                vec![0],
+                "is no address of this machine",
+            ),
+        ] {
+            let found = whats(&facts, &cores);
+            assert!(found.iter().any(|what| what.contains(says)), "{says}: {found:?}");
+        }
+        let off = MachineFacts { has_uring: false, uring_switch: Some(2), ..well() };
+        let found = off.findings(&Config { cores: vec![0], ..Config::default() }, false);
+        assert!(found[0].help.contains("io_uring_disabled=0"), "{found:?}");
+        let used = MachineFacts { refused: refused(ErrorKind::AddrInUse), ..well() };
+        let config = Config { cores: vec![0], ..Config::default() };
+        assert_eq!(used.findings(&config, true), [], "the router itself");
+    }
+
+    #[test]
+    fn lists_of_cores_are_read_as_the_kernel_writes_them() {
+        assert_eq!(cores_of("0-2,8,10-11"), [0, 1, 2, 8, 10, 11]);
+        assert_eq!(cores_of(""), [0; 0]);
+        assert_eq!(cores_of("x,1-"), [0; 0]);
+    }
+}

@@ -1,0 +1,156 @@
+//! `forebay record`: records KV-event streams, and notes of a router's requests, to a file, until a
+//! time limit or a signal.
+
+use crate::cli::logging;
+use crate::cli::process::{failed, run_local, signalled};
+use crate::cli::router_stream::{RouterStream, StreamFiles, cause};
+use clap::Args;
+use forebay_config::LogConfig;
+use forebay_record::{MESSAGE_BYTES_MAX, RecordSource, Recorded, RequestSource, record};
+use forebay_zmq::ZmqEndpoint;
+use futures_util::StreamExt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Notes that wait to be written to the file.
+const NOTES_MAX: usize = 1_024;
+/// Pause before a lost connection is opened again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Length prefix of each note in the stream.
+const LENGTH_BYTES: usize = 4;
+
+/// Flags of `forebay record`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
+    forebay record --from tcp://gpu1:5557 --from tcp://gpu1:5558 --topic kv@ --seconds 60 --out both.kvrec\n  \
+    forebay record --router http://127.0.0.1:9090 --seconds 600 --out day.kvrec\n\n\
+    Each --from is one stream, that is one data-parallel rank. Streams that cannot be reached are tried again until the\n\
+    end. What an engine published before is not in the recording: start with the engine to have all of it.\n\
+    Ends after --seconds, or at SIGINT or SIGTERM. After a crash the file is good up to a second before it.\n\
+    --router adds a note of each request, for `forebay explain`: keyed hashes of its prompt's\n\
+    parts, arrival, rank and cached tokens. No text.\n\
+    The format stands in src/record/format.rs.")]
+pub(crate) struct RecordArgs {
+    /// Where a rank publishes: tcp://host:port or ipc:///path, `bind:` before it to listen; repeat
+    /// for more
+    #[arg(long, value_name = "ENDPOINT", required_unless_present = "router")]
+    pub(crate) from: Vec<String>,
+    /// Prefix of the topics to record [default: all]
+    #[arg(long, value_name = "TOPIC", default_value = "", hide_default_value = true)]
+    pub(crate) topic: String,
+    /// Admin address of a router whose requests are noted
+    #[arg(long, value_name = "URL")]
+    router: Option<String>,
+    /// File with the token of `admin_read_token_file` or `admin_token_file`
+    #[arg(long, value_name = "FILE", requires = "router")]
+    token_file: Option<PathBuf>,
+    /// Authorities of the router's certificate [default: those of the system]
+    #[arg(long, value_name = "FILE", requires = "router")]
+    ca_file: Option<PathBuf>,
+    /// Time to record [default: until a signal]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
+    /// File to write; must not exist
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: PathBuf,
+}
+
+pub(crate) fn run(args: &RecordArgs) -> ExitCode {
+    match recorded(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => failed(reason),
+    }
+}
+
+fn recorded(args: &RecordArgs) -> Result<(), String> {
+    let source = |text: &String| {
+        let endpoint = ZmqEndpoint::parse(text, "127.0.0.1").map_err(|error| error.to_string())?;
+        Ok(RecordSource { endpoint, topic: args.topic.clone() })
+    };
+    let sources: Vec<RecordSource> = args.from.iter().map(source).collect::<Result<_, String>>()?;
+    let _logging = logging::start(&LogConfig::default())?;
+    let stop = async {
+        match args.seconds {
+            Some(seconds) => tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
+                () = signalled() => {}
+            },
+            None => signalled().await,
+        }
+    };
+    let stream = args.router.as_ref().map(|router| {
+        let token = args.token_file.as_deref();
+        let ca = args.ca_file.as_deref();
+        RouterStream::new(router, "/debug/requests", StreamFiles { token, ca })
+    });
+    let stream = stream.transpose()?;
+    let recorded = run_local(async {
+        let requests = stream.map(|stream| {
+            let (writer, notes) = mpsc::channel(NOTES_MAX);
+            let endpoint = stream.url().to_owned();
+            tokio::task::spawn_local(follow(stream, writer));
+            RequestSource { endpoint, notes }
+        });
+        record(&sources, requests, &args.out, stop).await
+    })?;
+    let recorded = recorded.map_err(|error| error.to_string())?;
+    report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())
+}
+
+/// Reads the router's stream, and reconnects after each end, until the writer stops.
+async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>) {
+    let mut is_logged = false;
+    while !writer.is_closed() {
+        if let Err(error) = notes(&stream, &writer).await
+            && !std::mem::replace(&mut is_logged, true)
+        {
+            tracing::warn!(router = stream.url(), error, "not connected; trying again");
+        }
+        // Marks the end of a connection in the recording.
+        let _ = writer.send(Vec::new()).await;
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+}
+
+async fn notes(stream: &RouterStream, writer: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
+    let answer = stream.open().await?;
+    tracing::info!(router = stream.url(), "recording");
+    let mut pieces = answer.bytes_stream();
+    let mut bytes = Vec::<u8>::new();
+    while let Some(piece) = pieces.next().await {
+        bytes.extend_from_slice(&piece.map_err(|error| cause(&error))?);
+        let mut rest: &[u8] = &bytes;
+        while let Some(note) = take_note(&mut rest)? {
+            if writer.send(note).await.is_err() {
+                return Ok(());
+            }
+        }
+        let used = bytes.len() - rest.len();
+        bytes.drain(..used);
+    }
+    Ok(())
+}
+
+/// Takes a complete note off the front.
+fn take_note(bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, String> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length == 0 || length > MESSAGE_BYTES_MAX {
+        return Err("the stream is no stream of notes".to_owned());
+    }
+    let Some((note, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+    *bytes = rest;
+    Ok(Some(note.to_vec()))
+}
+
+fn report(args: &RecordArgs, recorded: &Recorded, out: &mut impl Write) -> io::Result<()> {
+    for (endpoint, messages) in args.from.iter().chain(&args.router).zip(&recorded.messages) {
+        writeln!(out, "{endpoint}: {messages} messages")?;
+    }
+    let Recorded { frame_bytes, file_bytes, .. } = recorded;
+    writeln!(out, "{}: {file_bytes} bytes for {frame_bytes} bytes of events", args.out.display())
+}

@@ -1,0 +1,328 @@
+//! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
+//! whole configuration and reports everything; never stops at the first fault.
+
+use crate::keys::finding::{Finding, Origins};
+use crate::keys::setting::Word;
+use crate::keys::table::KeyTable;
+use crate::sections::schema::{Config, IndexConfig};
+use crate::sections::worker::WorkerConfig;
+use crate::values::engine::LoadSource;
+use crate::values::url::{WorkerUrl, shown_url};
+use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
+use rustix::fs::{Access, access};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+/// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and
+/// SGLang 0.5).
+const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// A prefill, and the events after it, do not take longer.
+const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
+
+/// All findings on a parsed configuration.
+#[must_use]
+pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
+    let mut check = Check { origins, findings: Vec::new() };
+    check.ranges(config);
+    check.admin(config);
+    check.image_key(config);
+    check.client(&config.client);
+    check.doors(config);
+    check.keys(config);
+    check.cors(&config.cors);
+    check.session(&config.session);
+    check.models(&config.models);
+    check.adapters(&config.adapters);
+    check.tls(config);
+    check.upstream_tls(config);
+    check.cores(config);
+    check.workers(config);
+    check.roles(config);
+    check.kv_pools(config);
+    check.snapshot(&config.index);
+    check.workers_state(config);
+    check.limits(config);
+    check.flow(&config.flow);
+    check.engine_priority(config);
+    check.disaggregation(&config.flow.disaggregation);
+    check.replicas(config);
+    check.traces(config);
+    check.log(&config.log);
+    check.times(config);
+    check.findings
+}
+
+/// Writing the index of a large fleet takes a good part of this.
+const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
+
+pub(crate) struct Check<'a> {
+    origins: &'a Origins,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Check<'_> {
+    pub(crate) fn error(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::error(self.origins.of(path), what, help));
+    }
+
+    pub(crate) fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::warning(self.origins.of(path), what, help));
+    }
+
+    /// Checks each value against the range of its key.
+    fn ranges(&mut self, config: &Config) {
+        self.ranges_of(config, None);
+        for (position, worker) in config.workers.iter().enumerate() {
+            self.ranges_of(worker, Some(position));
+        }
+        for (position, tenant) in config.flow.tenants.iter().enumerate() {
+            self.ranges_of(tenant, Some(position));
+        }
+        for (position, model) in config.models.iter().enumerate() {
+            self.ranges_of(model, Some(position));
+        }
+        for (position, adapter) in config.adapters.iter().enumerate() {
+            self.ranges_of(adapter, Some(position));
+        }
+    }
+
+    fn ranges_of<T: KeyTable + Clone>(&mut self, values: &T, position: Option<usize>) {
+        values.each(|key, setting| {
+            let Some(number) = setting.number().filter(|number| !key.range.contains(number)) else {
+                return;
+            };
+            let path = match (position, key.path.split_once('.')) {
+                (Some(position), Some((list, name))) => format!("{list}.{position}.{name}"),
+                _ => key.path.to_owned(),
+            };
+            let kind = setting.kind(key);
+            let shown = key.path;
+            let is = kind.format(number);
+            let range = kind.format_range(key);
+            self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
+        });
+    }
+
+    fn image_key(&mut self, config: &Config) {
+        self.token("image_key_file", config.image_key_file.as_deref());
+        let policy = config.policy;
+        if config.image_key_file.is_some() && !policy.uses_overlap() {
+            let what = format!("`image_key_file` is not used: the policy is {:?}", policy.word());
+            self.warning("image_key_file", what, "policy \"kv\" gives images their names");
+        }
+    }
+
+    fn cores(&mut self, config: &Config) {
+        let count = config.cores.len();
+        if count > SHARDS_MAX {
+            let what = format!(
+                "`cores` lists {count} cores, more than the {SHARDS_MAX} shards of one process"
+            );
+            self.error("cores", what, "start a second process for the rest");
+        }
+        let mut seen = config.cores.clone();
+        seen.sort_unstable();
+        if let Some(twice) = seen.windows(2).find(|pair| pair.first() == pair.last()) {
+            let core = twice.first().copied().unwrap_or_default();
+            self.error("cores", format!("`cores` lists core {core} twice"), "one shard per core");
+        }
+    }
+
+    fn workers(&mut self, config: &Config) {
+        for url in &config.discovery.dns {
+            let fault = match WorkerUrl::parse(url) {
+                Ok(url) if url.host.starts_with('_') && url.authority != url.host => {
+                    "SRV records name the port: leave it out".to_owned()
+                }
+                Ok(_) => continue,
+                Err(error) => error.to_string(),
+            };
+            let help = "write http://NAME:PORT, or http://_SERVICE._tcp.NAME for SRV records";
+            self.error(
+                "discovery.dns",
+                format!("`discovery.dns` {:?}: {fault}", shown_url(url)),
+                help,
+            );
+        }
+        let servers = &config.discovery;
+        if let (Some(server), None) = (&servers.name_server, servers.name_server_address()) {
+            let what = format!("`discovery.name_server` {server:?} is no address with a port");
+            self.error("discovery.name_server", what, "write it as 10.0.0.10:53");
+        }
+        let others = config.workers_state.is_some() || config.discovery.is_on();
+        if config.workers.is_empty() && !others {
+            let help = "give --worker http://host:port, or a [[worker]] table with a url";
+            self.error("worker", "no worker is configured", help);
+        }
+        if config.workers.len() > WORKERS_MAX {
+            let what = format!("{} workers, more than {WORKERS_MAX}", config.workers.len());
+            self.error("worker", what, "split the fleet over several routers");
+        }
+        if let Some(dir) = &config.model_dir {
+            self.model_dir("model_dir", dir);
+        }
+        let mut urls = HashSet::new();
+        let mut names = HashSet::new();
+        for (position, worker) in config.workers.iter().enumerate() {
+            self.worker(&format!("worker.{position}"), worker);
+            if !urls.insert(&worker.url) && !worker.url.is_empty() {
+                let what = format!("worker {} is listed twice", worker.url);
+                self.error(&format!("worker.{position}.url"), what, "remove one of the two");
+            }
+            if let Some(name) = worker.name.as_ref().filter(|name| !names.insert(*name)) {
+                let what = format!("the name {name:?} is used twice");
+                self.error(&format!("worker.{position}.name"), what, "names tell workers apart");
+            }
+        }
+    }
+
+    fn worker(&mut self, path: &str, worker: &WorkerConfig) {
+        let url_path = format!("{path}.url");
+        if worker.url.is_empty() {
+            self.error(path, "a worker has no `url`", "add url = \"http://host:port\"");
+        } else if let Err(error) = WorkerUrl::parse(&worker.url) {
+            let what = format!("`url` {:?}: {error}", shown_url(&worker.url));
+            self.error(&url_path, what, "write it as http://host:port");
+        }
+        if let Some(dir) = &worker.model_dir {
+            self.model_dir(&format!("{path}.model_dir"), dir);
+        }
+        for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
+            for endpoint in endpoints {
+                if let Err(what) = check_endpoint(endpoint) {
+                    let key_path = format!("{path}.{key}");
+                    self.error(&key_path, what, "write it as tcp://host:port or ipc:///path");
+                }
+            }
+        }
+        let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
+            let what = "`name` goes into a header field and has to be visible ASCII without spaces";
+            self.error(&format!("{path}.name"), what, "");
+        }
+        let is_path = |path: &str| path.starts_with('/') && printable(path);
+        if let Some(health) = worker.health_path.as_deref().filter(|health| !is_path(health)) {
+            let what = format!("`health_path` {health:?} is no path");
+            self.error(&format!("{path}.health_path"), what, "write it as /health/liveliness");
+        }
+        if worker.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
+            let what =
+                "`api_key` goes into a header field and has to be visible ASCII without spaces";
+            self.error(&format!("{path}.api_key"), what, "");
+        }
+    }
+
+    fn model_dir(&mut self, path: &str, dir: &Path) {
+        if !dir.is_dir() {
+            let what = format!("`model_dir` {} is not a directory", dir.display());
+            self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");
+        } else if !dir.join("tokenizer.json").is_file() {
+            let what = format!("`model_dir` {} holds no tokenizer.json", dir.display());
+            self.warning(path, what, "without it prompts are not matched against KV caches");
+        }
+    }
+
+    fn snapshot(&mut self, index: &IndexConfig) {
+        let every = index.snapshot_every;
+        if !every.is_zero() && every < SNAPSHOT_EVERY_MIN {
+            let what = "`index.snapshot_every` is less than a second";
+            self.error("index.snapshot_every", what, "give 0 to write only when the router ends");
+        }
+        if let Some(path) = &index.snapshot {
+            self.written_file("index.snapshot", path);
+        }
+    }
+
+    fn workers_state(&mut self, config: &Config) {
+        if let Some(path) = &config.workers_state {
+            self.written_file("workers_state", path);
+        }
+    }
+
+    /// Checks a file that the router replaces as a whole.
+    fn written_file(&mut self, key: &str, path: &Path) {
+        let shown = path.display();
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = parent.unwrap_or(Path::new("."));
+        if path.file_name().is_none() || path.is_dir() {
+            self.error(key, format!("`{key}` {shown} is a directory"), "name a file in it");
+        } else if !folder.is_dir() {
+            let what = format!("`{key}` {shown}: {} is not a directory", folder.display());
+            self.error(key, what, "create it; only the file itself is made by the router");
+        } else if access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+            let what = format!("`{key}` {shown}: no file can be made in {}", folder.display());
+            self.warning(key, what, "the user who runs the router has to be able to");
+        }
+    }
+
+    fn limits(&mut self, config: &Config) {
+        let limits = &config.limits;
+        if limits.buffered_bytes_max < limits.body_bytes_max {
+            let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
+            let help = "a body of the largest size could never be taken; raise it";
+            self.error("limits.buffered_bytes_max", what, help);
+        }
+    }
+
+    fn times(&mut self, config: &Config) {
+        let times = &config.timeouts;
+        if config.kv.disk_credit_percent > config.kv.host_credit_percent {
+            let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
+            let help =
+                "a block that only a disk holds would be worth more than one that the host holds";
+            self.warning("kv.disk_credit_percent", what, help);
+        }
+        if config.kv.pool_credit_percent > config.kv.host_credit_percent {
+            let what = "`kv.pool_credit_percent` is more than `kv.host_credit_percent`";
+            let help = "a block that all ranks can load would be worth more than one that the \
+                rank's own host holds";
+            self.warning("kv.pool_credit_percent", what, help);
+        }
+        let load = &config.load;
+        if load.age_max < load.interval && load.source != LoadSource::Off {
+            let what = "`load.age_max` is less than `load.interval`";
+            let help = "reports would count nothing most of the time";
+            self.warning("load.age_max", what, help);
+        }
+        if config.health.slow_factor == 1 {
+            let what = "`health.slow_factor` is 1, and half of a pool is slower than its median";
+            self.error("health.slow_factor", what, "write 3 or more; 0 turns this off");
+        }
+        let approximate = &config.approximate;
+        if approximate.speculative_ttl > SPECULATIVE_TTL_SENSIBLE {
+            let what = "`approximate.speculative_ttl` is more than a minute";
+            let help = "it only bridges the time until the engine's event; \
+                events of prompts that failed never come";
+            self.warning("approximate.speculative_ttl", what, help);
+        }
+        if times.upstream_idle >= ENGINE_KEEP_ALIVE {
+            let what = "`timeouts.upstream_idle` is 5s or more, and engines \
+                close idle connections after 5s";
+            let help =
+                "stay below the engines' keep-alive time, or requests meet closed connections";
+            self.warning("timeouts.upstream_idle", what, help);
+        }
+    }
+}
+
+/// True if two listening sockets want the same port.
+pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_port = one.port() == other.port() && one.port() != 0;
+    let ip = one.ip();
+    let other = other.ip();
+    same_port && (ip == other || ip.is_unspecified() || other.is_unspecified())
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
+    let address = endpoint.strip_prefix("bind:").unwrap_or(endpoint);
+    if let Some(path) = address.strip_prefix("ipc://") {
+        return if path.is_empty() { Err(fault()) } else { Ok(()) };
+    }
+    let rest = address.strip_prefix("tcp://").ok_or_else(fault)?;
+    let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
+    if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
+}

@@ -1,0 +1,83 @@
+//! Checks the keys of clients.
+
+use super::check::Check;
+use crate::sections::client::{ClientConfig, CorsConfig};
+use forebay_base::limits::ORIGINS_MAX;
+use forebay_identity::{TrustedNets, origin_fault};
+
+impl Check<'_> {
+    pub(crate) fn client(&mut self, client: &ClientConfig) {
+        let trusted = TrustedNets::parse(client.trusted.iter().map(String::as_str));
+        match trusted {
+            Err(what) => {
+                let help = "list addresses or networks, for example [\"10.0.0.0/8\", \"::1\"]";
+                self.error("client.trusted", format!("`client.trusted`: {what}"), help);
+            }
+            Ok(nets) if nets.is_everybody() => {
+                let what = "`client.trusted` holds every address: each client can claim another's";
+                self.warning("client.trusted", what, "list the addresses of your proxies");
+            }
+            Ok(_) => {}
+        }
+        if client.proxy_protocol && client.trusted.is_empty() {
+            let what = "`client.proxy_protocol` is on, and `client.trusted` is empty";
+            let help = "list the proxies that send PROXY headers; others are not believed";
+            self.error("client.proxy_protocol", what, help);
+        }
+    }
+
+    pub(crate) fn cors(&mut self, cors: &CorsConfig) {
+        if cors.origins.len() > ORIGINS_MAX {
+            let what = format!("{} origins, more than {ORIGINS_MAX}", cors.origins.len());
+            self.error("cors.origins", what, "list the sites that need an answer, or \"*\"");
+        }
+        for fault in cors.origins.iter().filter_map(|origin| origin_fault(origin)) {
+            self.error("cors.origins", format!("`cors.origins`: {fault}"), "");
+        }
+        if cors.credentials && cors.origins.iter().any(|origin| origin == "*") {
+            let what = "`cors.credentials` with the origin `*`";
+            let help = "browsers refuse both together, and any site could use a user's cookies; \
+                list the origins";
+            self.error("cors.credentials", what, help);
+        }
+        self.field_names("cors.methods", &cors.methods);
+        self.field_names("cors.headers", &cors.headers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::checks::test_findings::findings;
+
+    #[test]
+    fn who_is_trusted_is_a_network() {
+        assert!(findings("[client]\ntrusted = [\"10.0.0.0/8\", \"::1\"]").is_empty());
+        let wrong = findings("[client]\ntrusted = [\"10.0.0.1/8\"]");
+        assert!(wrong.len() == 1 && wrong[0].contains("write 10.0.0.0/8"), "{wrong:?}");
+        let name = findings("[client]\ntrusted = \"proxy.example\"");
+        assert!(name.len() == 1 && name[0].contains("no network"), "{name:?}");
+    }
+
+    #[test]
+    fn origins_are_those_of_browsers() {
+        assert!(
+            findings("[cors]\norigins = [\"https://a.example\"]\ncredentials = true").is_empty()
+        );
+        assert!(findings("[cors]\norigins = \"*\"").is_empty());
+        for (text, says) in [
+            ("origins = \"https://a.example/\"", "is no origin"),
+            ("origins = [\"*\"]\ncredentials = true", "with the origin `*`"),
+            ("methods = [\"GET, POST\"]", "is no name"),
+            ("headers = [\"\"]", "is no name"),
+        ] {
+            let found = findings(&format!("[cors]\n{text}"));
+            assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn somebody_has_to_send_proxy_headers() {
+        let alone = findings("[client]\nproxy_protocol = true");
+        assert!(alone.len() == 1 && alone[0].contains("`client.trusted` is empty"), "{alone:?}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Checks the keys of back pressure.
+
+use super::check::Check;
+use super::names::is_field_name;
+use crate::sections::flow::{FlowConfig, QueueMode, TenantConfig};
+use crate::sections::schema::Config;
+use crate::values::engine::EngineKind;
+use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
+use std::time::Duration;
+
+/// A longer window refuses clients long after room has returned.
+const WINDOW_SENSIBLE: Duration = Duration::from_secs(60);
+
+impl Check<'_> {
+    pub(crate) fn flow(&mut self, flow: &FlowConfig) {
+        if flow.rejection_window > WINDOW_SENSIBLE {
+            let what = "`rejection_window` is longer than a minute";
+            let help = "it opens again by itself as long as the queue is full; 1s is plenty";
+            self.warning("rejection_window", what, help);
+        }
+        let queue = &flow.queue;
+        if queue.mode != QueueMode::Off && queue.wait_max.is_zero() {
+            self.error(
+                "queue.wait_max",
+                "`queue.wait_max` is 0",
+                "use queue.mode = \"off\" for no queue",
+            );
+        }
+        if queue.mode == QueueMode::Endpoint && queue.stale_after.is_zero() {
+            let help = "give at least some ten milliseconds";
+            self.error(
+                "queue.stale_after",
+                "`queue.stale_after` is 0: all would be moved at once",
+                help,
+            );
+        }
+        let field = &queue.tenant_header;
+        if !field.is_empty() && !is_field_name(field) {
+            let what = format!("`queue.tenant_header` {field:?} is no field name");
+            self.error("queue.tenant_header", what, "give a name like x-tenant");
+        }
+        if flow.tenants.len() >= TENANTS_MAX {
+            let what = format!("{} tenants, should be below {TENANTS_MAX}", flow.tenants.len());
+            self.error("tenant", what, "only those with a weight of their own need a table");
+        }
+        for (position, tenant) in flow.tenants.iter().enumerate() {
+            let before = flow.tenants.iter().take(position);
+            self.tenant(&format!("tenant.{position}"), tenant, before);
+        }
+    }
+
+    fn tenant<'t>(
+        &mut self,
+        path: &str,
+        tenant: &TenantConfig,
+        mut before: impl Iterator<Item = &'t TenantConfig>,
+    ) {
+        let is_visible = |byte: u8| (0x21..0x7f).contains(&byte);
+        if tenant.name.is_empty() {
+            let help = "give the tenant of its keys, the value of `queue.tenant_header`, or `*`";
+            self.error(path, "a tenant has no `name`", help);
+        } else if tenant.name.len() > TENANT_NAME_BYTES_MAX || !tenant.name.bytes().all(is_visible)
+        {
+            let what = format!(
+                "`tenant.name` {:?} is no text of at most {TENANT_NAME_BYTES_MAX} visible ASCII \
+                 characters without spaces",
+                tenant.name
+            );
+            self.error(&format!("{path}.name"), what, "metrics and the log show it");
+        } else if before.any(|other| other.name == tenant.name) {
+            let what = format!("the tenant {:?} has two tables", tenant.name);
+            self.error(&format!("{path}.name"), what, "remove one of the two");
+        }
+    }
+
+    /// Only vLLM receives the priority. No engine reports whether it has priority scheduling.
+    pub(crate) fn engine_priority(&mut self, config: &Config) {
+        let mut engines =
+            config.workers.iter().map(|worker| worker.engine.unwrap_or(config.engine));
+        let takes_priority = |engine| matches!(engine, EngineKind::Auto | EngineKind::Vllm);
+        let may_take_priority = config.discovery.is_on() || config.workers.is_empty();
+        if config.flow.queue.engine_priority && !may_take_priority && !engines.any(takes_priority) {
+            let what = "`queue.engine_priority` is not used: no worker is vLLM";
+            self.warning("queue.engine_priority", what, "leave it out");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::keys::flags::Flags;
+    use crate::load::{ConfigText, load};
+
+    #[test]
+    fn an_order_for_no_engine_is_found() {
+        for (engine, found) in
+            [("auto", false), ("vllm", false), ("sglang", true), ("openai", true)]
+        {
+            for is_on in [true, false] {
+                let text = format!(
+                    "engine = \"{engine}\"\n[queue]\nengine_priority = {is_on}\n\
+                     [[worker]]\nurl = \"http://a:1\"\n"
+                );
+                let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
+                let said = loaded.findings.iter().map(ToString::to_string);
+                let warned = said.filter(|said| said.contains("`queue.engine_priority` is not"));
+                assert_eq!(warned.count(), usize::from(found && is_on), "{engine} {is_on}");
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Checks of a whole configuration: every finding at once.
+
+pub(crate) mod check;
+mod admin;
+mod client;
+mod disaggregation;
+mod doors;
+mod flow;
+mod names;
+mod pools;
+mod replicas;
+mod tls;
+mod traces;
+mod upstream;
+mod keys;
+#[cfg(test)]
+mod disaggregation_tests;
+#[cfg(test)]
+mod tls_tests;
+#[cfg(test)]
+mod test_findings;

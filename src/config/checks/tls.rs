@@ -1,0 +1,141 @@
+//! Checks the keys of TLS. Reads the files.
+
+use super::check::{Check, collide};
+use crate::sections::schema::Config;
+use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
+use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
+use forebay_base::since_1970;
+use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
+use std::time::Duration;
+
+/// Working renewals do not come this close to expiry.
+const EXPIRES_SOON: Duration = Duration::from_hours(7 * 24);
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+impl Check<'_> {
+    pub(crate) fn tls(&mut self, config: &Config) {
+        let TlsConfig { cert, key, .. } = &config.tls;
+        match (cert, key) {
+            (Some(cert), Some(key)) => {
+                let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+                self.certificate("tls", &files);
+            }
+            (Some(_), None) => self.error("tls.cert", "`tls.cert` has no `tls.key`", "add the key"),
+            (None, Some(_)) => {
+                self.error("tls.key", "`tls.key` has no `tls.cert`", "add the certificate");
+            }
+            (None, None) => {}
+        }
+        for (position, further) in config.certificates.iter().enumerate() {
+            let path = format!("certificate.{position}");
+            let unset = CertificateConfig::default();
+            if further.cert == unset.cert || further.key == unset.key {
+                self.error(&path, "a certificate needs `cert` and `key`", "add both");
+            } else {
+                self.certificate(&path, &further.files());
+            }
+        }
+        if config.certificates.len() >= CERTIFICATES_MAX {
+            let what = format!("more than {CERTIFICATES_MAX} certificates");
+            self.error("certificate", what, "a wildcard certificate is for many names");
+        }
+        self.clients(&config.tls);
+        self.listeners(config);
+    }
+
+    pub(crate) fn certificate(&mut self, path: &str, files: &CertificateFiles) {
+        let (key, shown) = match path.split_once('.') {
+            None => (path.to_owned(), path),
+            Some((list, _)) => (path.to_owned(), list),
+        };
+        let certified = match LoadedCertificate::read(files) {
+            Ok(certified) => certified,
+            Err(CertificateFault::Cert(what)) => {
+                let help = "it should hold the certificate and its chain in PEM";
+                let what = format!("`{shown}.cert` {what}");
+                return self.error(&format!("{key}.cert"), what, help);
+            }
+            Err(CertificateFault::Key(what)) => {
+                let help = "it should hold the certificate's private key in PEM";
+                let what = format!("`{shown}.key` {what}");
+                return self.error(&format!("{key}.key"), what, help);
+            }
+        };
+        if certified.is_slow {
+            let name = files.key.display();
+            let what = format!("`{shown}.key` {name}: RSA with more than 2048 bits");
+            let help = "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
+            self.warning(&format!("{key}.key"), what, help);
+        }
+        let Some(left) = certified.expires_at.map(|at| at.saturating_sub(since_1970())) else {
+            return;
+        };
+        let origin = format!("{key}.cert");
+        let name = files.cert.display();
+        if left.is_zero() {
+            let what = format!("`{shown}.cert` {name} has expired");
+            self.warning(&origin, what, "clients refuse it; renew it");
+        } else if left < EXPIRES_SOON {
+            let days = left.as_secs() / SECONDS_PER_DAY;
+            let what = format!("`{shown}.cert` {name} expires in {days} days");
+            self.warning(&origin, what, "renew it, then reload");
+        }
+    }
+
+    fn clients(&mut self, tls: &TlsConfig) {
+        let is_asked = tls.client_auth != ClientAuth::Off;
+        match &tls.client_ca {
+            None if is_asked => {
+                let help = "name the file with the authorities of clients";
+                self.error("tls.client_auth", "`tls.client_auth` needs `tls.client_ca`", help);
+            }
+            Some(path) => {
+                if let Err(what) = read_authorities(path) {
+                    let help = "it should hold certificates of authorities in PEM";
+                    self.error("tls.client_ca", format!("`tls.client_ca` {what}"), help);
+                }
+                if !is_asked {
+                    let what = "`tls.client_ca` is not used: `tls.client_auth` is off";
+                    self.warning("tls.client_ca", what, "set tls.client_auth = \"required\"");
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn listeners(&mut self, config: &Config) {
+        if config.listeners.len() > LISTENERS_MAX {
+            let what = format!("{} listeners, more than {LISTENERS_MAX}", config.listeners.len());
+            self.error("listener", what, "[::] listens on all addresses of the host");
+        }
+        let admin = config.admin.port_address().map(|admin| ("admin", admin));
+        let first = std::iter::once(("listen", config.listen)).chain(admin);
+        for (position, listener) in config.listeners.iter().enumerate() {
+            let path = format!("listener.{position}");
+            if listener.is_unset() {
+                self.error(&path, "a listener has no `address`", "add address = \"host:port\"");
+                continue;
+            }
+            let before = config.listeners.iter().take(position);
+            let before = before.map(|other| ("listener", other.address));
+            for (name, other) in first.clone().chain(before) {
+                if collide(listener.address, other) {
+                    let what =
+                        format!("`listener` {} collides with `{name}` {other}", listener.address);
+                    self.error(&format!("{path}.address"), what, "give each its own port");
+                }
+            }
+            if config.listener_speaks_tls(listener) && config.accept_files().is_none() {
+                let help = "add tls.cert and tls.key";
+                self.error(&format!("{path}.tls"), "TLS needs a certificate", help);
+            }
+        }
+        if !config.certificates.is_empty() && config.tls.cert.is_none() {
+            let is_used = config.listeners.iter().any(|one| config.listener_speaks_tls(one));
+            if !is_used {
+                let help = "set tls.cert and tls.key, or tls = true in a [[listener]]";
+                self.warning("certificate", "no listener speaks TLS", help);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Findings on certificates, keys and listeners.
+
+use crate::Config;
+use crate::ListenerConfig;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use std::path::Path;
+
+const WORKER: &str = "[[worker]]\nurl = \"http://a:1\"\n";
+
+/// Writes `NAME.pem` and `NAME.key`.
+fn write(folder: &Path, name: &str, last_year: i32) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![format!("{name}.example")]).unwrap();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(last_year, 1, 1);
+    let cert = params.self_signed(&key).unwrap();
+    std::fs::write(folder.join(format!("{name}.pem")), cert.pem()).unwrap();
+    std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+}
+
+/// What there is to say, with `@` in place of the folder.
+fn findings(folder: &Path, text: &str) -> Vec<String> {
+    let text = format!("{}\n{WORKER}", text.replace('@', folder.to_str().unwrap()));
+    let source = crate::ConfigText { name: "f", text: &text };
+    let loaded = crate::load(Some(source), &crate::Flags::default());
+    let shown =
+        |finding: &crate::Finding| finding.to_string().replace(folder.to_str().unwrap(), "@");
+    loaded.findings.iter().map(shown).collect()
+}
+
+#[test]
+fn files_are_read_and_faults_stand_at_their_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for (name, last_year) in [("a", 2999), ("b", 2999), ("old", 2021)] {
+        write(folder, name, last_year);
+    }
+    let good = "[tls]\ncert = \"@/a.pem\"\nkey = \"@/a.key\"\n";
+    assert_eq!(findings(folder, good), [""; 0]);
+    // On a network, with certificates of clients or with keys.
+    let open = "listen = \"0.0.0.0:1\"\n";
+    let asking = format!("{open}{good}client_auth = \"required\"\nclient_ca = \"@/b.pem\"");
+    assert_eq!(findings(folder, &asking), [""; 0]);
+    let keyed = format!("{open}api_keys = \"../../tests/data/api_keys/two.toml\"\n{good}");
+    assert_eq!(findings(folder, &keyed), [""; 0]);
+    let beside = "[[listener]]\naddress = \"0.0.0.0:2\"\ntls = false";
+    let found = findings(folder, &format!("{keyed}{beside}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("`listener` 0.0.0.0:2 takes keys of clients in clear text"));
+    for (text, finding) in [
+        ("[tls]\ncert = \"@/a.pem\"", "f:2:8: error: `tls.cert` has no `tls.key`"),
+        ("[tls]\nkey = \"@/a.key\"", "f:2:7: error: `tls.key` has no `tls.cert`"),
+        (
+            "[tls]\ncert = \"@/a.pem\"\nkey = \"@/b.key\"",
+            "f:3:7: error: `tls.key` @/b.key is not the key of @/a.pem",
+        ),
+        (
+            "[tls]\ncert = \"@/none\"\nkey = \"@/a.key\"",
+            "f:2:8: error: `tls.cert` @/none: No such file",
+        ),
+        (
+            "[tls]\ncert = \"@/old.pem\"\nkey = \"@/old.key\"",
+            "f:2:8: warning: `tls.cert` @/old.pem has expired",
+        ),
+        (
+            "[[certificate]]\ncert = \"@/b.pem\"\nkey = \"@/a.pem\"\n[[listener]]\n\
+             address = \"127.0.0.1:1\"\ntls = true",
+            "f:3:7: error: `certificate.key` @/a.pem: it holds no private key",
+        ),
+        (
+            "[tls]\ncert = \"../../tests/data/tls/rsa4096.pem\"\n\
+             key = \"../../tests/data/tls/rsa4096.key\"",
+            "f:3:7: warning: `tls.key` ../../tests/data/tls/rsa4096.key: RSA with more",
+        ),
+        ("[[certificate]]\ncert = \"@/b.pem\"", "f:1:1: error: a certificate needs `cert` and"),
+        ("[tls]\nclient_auth = \"required\"", "f:2:15: error: `tls.client_auth` needs"),
+        ("[tls]\nclient_ca = \"@/a.pem\"", "f:2:13: warning: `tls.client_ca` is not used"),
+        ("[tls]\nclient_ca = \"@/a.key\"", "f:2:13: error: `tls.client_ca` @/a.key: it holds no"),
+        ("[[listener]]\ntls = false", "f:1:1: error: a listener has no `address`"),
+        (
+            "[[listener]]\naddress = \"127.0.0.1:8443\"\ntls = true",
+            "f:3:7: error: TLS needs a certificate",
+        ),
+        (
+            "[[listener]]\naddress = \"0.0.0.0:8080\"",
+            "f:2:11: error: `listener` 0.0.0.0:8080 collides with `listen` 127.0.0.1:8080",
+        ),
+        (
+            "[[listener]]\naddress = \"[::1]:1\"\n[[listener]]\naddress = \"[::1]:1\"",
+            "f:4:11: error: `listener` [::1]:1 collides with `listener` [::1]:1",
+        ),
+    ] {
+        let found = findings(folder, text);
+        assert!(found.iter().any(|one| one.starts_with(finding)), "{text}\n{found:?}");
+    }
+}
+
+#[test]
+fn listeners_speak_what_listen_speaks_unless_told_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "a", 2999);
+    let text = "[tls]\ncert = \"@/a.pem\"\nkey = \"@/a.key\"\n\
+        [[listener]]\naddress = \"127.0.0.1:1\"\n\
+        [[listener]]\naddress = \"127.0.0.1:2\"\ntls = false\n[[worker]]\nurl = \"http://a:1\"\n";
+    let text = text.replace('@', folder.to_str().unwrap());
+    let mut config = Config::from_toml(&text).unwrap();
+    let speaks = |config: &Config| -> Vec<bool> {
+        let of = |one: &ListenerConfig| config.listener_speaks_tls(one);
+        config.listeners.iter().map(of).collect()
+    };
+    assert_eq!((config.speaks_tls(), speaks(&config)), (true, vec![true, false]));
+    assert_eq!(config.accept_files().unwrap().certificates.len(), 1);
+    let again = Config::from_toml(&crate::to_toml(&config)).unwrap();
+    assert_eq!(again, config, "as it is printed");
+
+    // A reload takes other files over, and no other listeners.
+    let mut wanted = config.clone();
+    wanted.tls.cert = Some(folder.join("b.pem"));
+    wanted.listeners.pop();
+    let changes = config.take_over(&wanted);
+    assert_eq!(
+        (changes.applied, changes.restart),
+        (vec!["tls.cert".into()], vec!["listener".into()])
+    );
+    wanted.tls = crate::TlsConfig::default();
+    let changes = config.take_over(&wanted);
+    assert_eq!(changes.restart, ["listener", "tls.cert"]);
+    assert!(config.speaks_tls());
+}

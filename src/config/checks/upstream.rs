@@ -1,0 +1,75 @@
+//! Checks the keys of TLS to workers. Reads the files.
+
+use super::check::Check;
+use crate::sections::schema::Config;
+use crate::sections::worker::{WorkerConfig, WorkerTlsConfig};
+use crate::values::url::WorkerUrl;
+use forebay_tls::{CertificateFault, ConnectFault, ConnectFiles, Connector};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+impl Check<'_> {
+    pub(crate) fn upstream_tls(&mut self, config: &Config) {
+        let all = &config.upstream_tls;
+        if all.cert.is_some() != all.key.is_some() {
+            let what = "`upstream_tls.cert` and `upstream_tls.key` belong together";
+            self.error("upstream_tls", what, "give both or none");
+        }
+        let mut known = HashMap::new();
+        for url in config.discovery.dns.iter().filter(|url| url.starts_with("https://")) {
+            // Checks only the files: names of discovered workers are unknown yet.
+            let worker = WorkerConfig { url: url.clone(), ..WorkerConfig::default() };
+            let tls = WorkerTlsConfig { tls_name: Some("localhost".into()), ..worker.tls };
+            self.tls_of_worker(config, "discovery", &WorkerConfig { tls, ..worker }, &mut known);
+        }
+        for (position, worker) in config.workers.iter().enumerate() {
+            self.tls_of_worker(config, &format!("worker.{position}"), worker, &mut known);
+        }
+    }
+
+    fn tls_of_worker(
+        &mut self,
+        config: &Config,
+        path: &str,
+        worker: &WorkerConfig,
+        known: &mut HashMap<ConnectFiles, Connector>,
+    ) {
+        let own = &worker.tls;
+        let Ok(url) = WorkerUrl::parse(&worker.url) else { return };
+        if !url.is_tls {
+            if own.tls_ca.is_some() || own.tls_cert.is_some() || own.tls_name.is_some() {
+                let what = format!("worker {} has keys of TLS and an http:// URL", worker.url);
+                self.warning(&format!("{path}.url"), what, "write it as https://host:port");
+            }
+            return;
+        }
+        if own.tls_cert.is_some() != own.tls_key.is_some() {
+            let what = "`tls_cert` and `tls_key` belong together";
+            self.error(&format!("{path}.tls_cert"), what, "give both or none");
+        }
+        if own.tls_name.as_ref().is_some_and(|name| name.parse::<IpAddr>().is_ok()) {
+            let help = "an address in `url` is checked without this key";
+            self.error(&format!("{path}.tls_name"), "`tls_name` is an address", help);
+        }
+        let Err(fault) = config.connector(worker, known) else { return };
+        let at = |own_is_set: bool, own: &str, all: &str| {
+            if own_is_set { format!("{path}.{own}") } else { format!("upstream_tls.{all}") }
+        };
+        let key = match &fault {
+            ConnectFault::Ca(_) => at(own.tls_ca.is_some(), "tls_ca", "ca"),
+            ConnectFault::Certificate(CertificateFault::Cert(_)) => {
+                at(own.tls_cert.is_some(), "tls_cert", "cert")
+            }
+            ConnectFault::Certificate(CertificateFault::Key(_)) => {
+                at(own.tls_key.is_some(), "tls_key", "key")
+            }
+            ConnectFault::Name(_) | ConnectFault::Other(_) => format!("{path}.url"),
+        };
+        let help = match &fault {
+            ConnectFault::Ca(_) => "name the file with the authorities of the workers",
+            ConnectFault::Certificate(_) => "it should hold PEM",
+            _ => "",
+        };
+        self.error(&key, format!("TLS to {}: {fault}", worker.url), help);
+    }
+}

@@ -1,0 +1,9 @@
+//! Types of values: addresses, durations, sizes, tokens.
+
+pub(crate) mod admin_address;
+pub(crate) mod engine;
+pub(crate) mod engine_address;
+pub(crate) mod quantity;
+pub(crate) mod record_format;
+pub(crate) mod token;
+pub(crate) mod url;

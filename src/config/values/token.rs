@@ -1,0 +1,56 @@
+//! Reads the file of a token.
+
+use crate::sections::schema::Config;
+use forebay_base::limits::TOKEN_BYTES_MAX;
+use forebay_base::open_file;
+use std::io::Read;
+use std::path::Path;
+
+/// The token in a file: its only line.
+///
+/// # Errors
+/// The fault of the file, with its path.
+pub fn read_token(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = open_file(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
+    let read = file.and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    let token = text.trim();
+    let is_plain = token.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+    if token.is_empty() || !is_plain || text.len() >= TOKEN_BYTES_MAX {
+        let wanted = "should hold one line of visible ASCII without spaces";
+        return Err(format!("{} {wanted}", path.display()));
+    }
+    Ok(token.to_owned())
+}
+
+impl Config {
+    /// The file with the token that peers require.
+    #[must_use]
+    pub fn peer_token_file(&self) -> Option<&Path> {
+        let own = [&self.admin_read_token_file, &self.admin_token_file];
+        [&self.replicas.token_file].into_iter().chain(own).find_map(Option::as_deref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (text, token) in [
+            ("s3cret\n", Some("s3cret")),
+            ("", None),
+            ("\n", None),
+            ("two words", None),
+            ("two\nlines", None),
+            (&"x".repeat(TOKEN_BYTES_MAX), None),
+        ] {
+            std::fs::write(file.path(), text).unwrap();
+            assert_eq!(read_token(file.path()).ok().as_deref(), token, "{text:?}");
+        }
+        assert!(read_token(Path::new("/nonexistent")).is_err());
+    }
+}

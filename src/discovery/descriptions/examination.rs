@@ -1,0 +1,112 @@
+//! Examines a worker once, for `forebay doctor`: its description, missing features, and two facts
+//! that only a query shows: whether its event sockets are reachable, and whether its tokenizer
+//! matches.
+
+use super::description::Description;
+use super::lacks::{Lack, lacks};
+use crate::http::Asker;
+use crate::model_text::FoundText;
+use crate::probe::Probe;
+use crate::worker_look::WorkerLook;
+use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// Longest wait for a connection to an event socket.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
+/// Letters, marks, digits, spaces and emoji: vocabularies differ in these.
+const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\n\tdef f(x): return x";
+
+/// Result of an examination.
+#[derive(Clone, Debug)]
+pub struct Examination {
+    pub description: Description,
+    /// Missing or wrong features.
+    pub lacks: Vec<Lack>,
+}
+
+impl Probe {
+    /// Examines the worker once. Without `for_kv`, requirements of policy `kv` are not checked.
+    ///
+    /// # Errors
+    /// The reason why the worker cannot be described.
+    pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
+        let WorkerLook { description, texts, .. } = self.look().await?;
+        let mut found = Vec::new();
+        if for_kv {
+            found = lacks(&description, &texts);
+            found.extend(unreachable_events(&description).await);
+            found.extend(wrong_tokenizers(&self.patient(), &texts).await);
+        }
+        Ok(Examination { description, lacks: found })
+    }
+}
+
+async fn unreachable_events(description: &Description) -> Option<Lack> {
+    for events in description.ranks.iter().filter_map(|rank| rank.events.as_ref()) {
+        for endpoint in [Some(&events.endpoint), events.replay.as_ref()].into_iter().flatten() {
+            if let Some((place, why)) = unreachable(endpoint).await {
+                let what = format!("KV events at {place} cannot be reached: {why}");
+                let help = "open the port between router and engine, or set `kv_events`";
+                return Some(Lack::new(what, help));
+            }
+        }
+    }
+    None
+}
+
+/// The address without a listener, and the error; `None` if the engine is the connecting side.
+async fn unreachable(endpoint: &ZmqEndpoint) -> Option<(String, String)> {
+    if endpoint.side == Side::Bind {
+        return None;
+    }
+    let (place, connected) = match &endpoint.place {
+        ZmqAddress::Tcp { host, port } => {
+            let connecting = TcpStream::connect((host.as_str(), *port));
+            let connected = timeout(CONNECT_TIME_MAX, connecting).await;
+            (format!("{host}:{port}"), connected.map(|connected| connected.map(drop)))
+        }
+        ZmqAddress::Ipc(path) => {
+            let connected = timeout(CONNECT_TIME_MAX, UnixStream::connect(path)).await;
+            (path.display().to_string(), connected.map(|connected| connected.map(drop)))
+        }
+    };
+    match connected {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some((place, error.to_string())),
+        Err(_) => Some((place, "no answer in 3 s".to_owned())),
+    }
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    tokens: Vec<u32>,
+}
+
+/// Models whose engine tokenizes a text differently from the router's tokenizer.
+async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
+    let mut found = Vec::new();
+    for (model, text) in texts {
+        let Some(known) = &text.text else { continue };
+        let body = serde_json::json!({
+            "model": &**model, "prompt": SAMPLE, "add_special_tokens": false,
+        });
+        // An engine without the route is not checked.
+        let Ok(answer) = asker.post_json("/tokenize", &body).await else { continue };
+        let Ok(Tokens { tokens }) = serde_json::from_str(&answer) else { continue };
+        let mut read = Vec::new();
+        let is_known = known.vocabulary.decode_into(&tokens, &mut read);
+        let mut expected = SAMPLE.as_bytes().to_vec();
+        known.vocabulary.align(&mut expected, 0);
+        if !is_known || read != expected {
+            let dir = text.dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
+            let what = format!("the tokenizer in {dir} is not that of the engine's `{model}`");
+            found.push(Lack::new(what, "set `model_dir` of the worker to the files of its model"));
+        }
+    }
+    found
+}

@@ -1,0 +1,11 @@
+//! Descriptions of workers: engine, models, ranks, limits, and missing features.
+
+mod capacity;
+pub(crate) mod describe;
+pub(crate) mod description;
+#[cfg(test)]
+mod description_tests;
+pub(crate) mod examination;
+pub(crate) mod kv_source;
+pub(crate) mod lacks;
+pub(crate) mod registry;

@@ -1,0 +1,7 @@
+//! Load reports that the router fetches or subscribes to.
+
+pub(crate) mod load_tasks;
+#[cfg(test)]
+mod load_tests;
+mod poll;
+mod push;

@@ -1,0 +1,190 @@
+//! The loop of a feed: connect, request missed batches, follow the live stream, and reconnect.
+
+use super::feed::Feed;
+use super::patience::Backoff;
+use super::port::KvPort;
+use super::replays::{Audit, ReplayCause, Replays};
+use crate::ranks::rank::KvMessage;
+use crate::ranks::restore::overdue;
+use crate::ranks::sequence::BatchArrival;
+use crate::status::FeedState;
+use forebay_base::count_broken_invariant;
+use forebay_zmq::{Connection, SocketError, ZmqSource};
+use futures_util::FutureExt;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{debug, info, warn};
+
+/// After a connection that lasted this long, the next attempt comes soon and the next loss is
+/// logged.
+const SESSION_SOUND: Duration = Duration::from_secs(5);
+
+impl<P: KvPort> Feed<P> {
+    /// Follows the rank until `stop`, then takes its blocks out of the index.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+        loop {
+            let overdue = overdue(self.state(), self.verified_by);
+            tokio::select! {
+                _ = &mut stop => break,
+                () = overdue => self.give_up_restored(),
+                ended = AssertUnwindSafe(self.follow()).catch_unwind() => {
+                    // Only a panic ends `follow`: remove the blocks from the index, then restart.
+                    if ended.is_err() {
+                        count_broken_invariant();
+                        self.warn("following KV events failed: a bug, please report; trying on");
+                    }
+                    self.status.lost();
+                    self.forget().await;
+                    sleep(self.timers.backoff_max()).await;
+                }
+            }
+        }
+        self.forget().await;
+    }
+
+    async fn follow(&mut self) -> Infallible {
+        let mut backoff = Backoff::new(&self.timers);
+        // Operations left over from an interrupted call.
+        self.post().await;
+        self.settle(FeedState::Connecting).await;
+        loop {
+            let error = match ZmqSource::open(&self.endpoint).await {
+                Ok(source) => self.follow_from(&source, &mut backoff).await,
+                Err(error) => error,
+            };
+            self.lost(&error, &mut backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Follows connections of a source: until the first error where the feed connects, without end
+    /// where the feed listens, because the listening socket must stay open.
+    async fn follow_from(&mut self, source: &ZmqSource, backoff: &mut Backoff) -> SocketError {
+        loop {
+            let error = match source.subscribe(&self.topic).await {
+                Ok(subscriber) => {
+                    let begun = Instant::now();
+                    let error = self.session(subscriber).await;
+                    self.counters.loss(error.reason());
+                    self.status.lost();
+                    // Blocks of a snapshot that no event has touched yet are as valid as before.
+                    if self.state.borrow().is_unverified() {
+                        self.settle(FeedState::Connecting).await;
+                    } else {
+                        self.forget().await;
+                    }
+                    if begun.elapsed() >= SESSION_SOUND {
+                        *backoff = Backoff::new(&self.timers);
+                    }
+                    error
+                }
+                Err(error) => error,
+            };
+            if matches!(source, ZmqSource::Connect(_)) {
+                return error;
+            }
+            self.lost(&error, backoff);
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Follows a connection from its first message to its end.
+    async fn session(&mut self, mut live: Connection) -> SocketError {
+        debug!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            "connected for KV events"
+        );
+        self.replays = Replays::new(self.timers);
+        live.set_heartbeat(self.timers.heartbeat);
+        let trees_before = self.trees();
+        self.recover(ReplayCause::Joined).await;
+        let is_continued = self.state.borrow().is_continued();
+        if self.replay.is_some() && self.trees() != trees_before && !is_continued {
+            // A tier got its tree in the middle of the replay. Replay again, so that earlier blocks
+            // join the tree.
+            self.state.borrow_mut().begin_again(&self.counters, &mut self.ops);
+            self.state.borrow_mut().expect_repeats();
+            self.post().await;
+            self.recover(ReplayCause::Joined).await;
+        }
+        self.settle(FeedState::Live).await;
+        self.audit = Audit::after(self.timers.audit_joined);
+        info!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            blocks = self.state.borrow().block_count(),
+            "following KV events"
+        );
+        loop {
+            let due = self.expire().await.map_or(self.audit.due, |at| at.min(self.audit.due));
+            let (parts, end) = match timeout_at(due, live.message()).await {
+                Ok(Ok(message)) => message,
+                Ok(Err(error)) => return error,
+                Err(_) if due < self.audit.due => continue,
+                Err(_) => match self.audit().await {
+                    Ok(()) => continue,
+                    Err(error) => return error,
+                },
+            };
+            let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
+            self.take(&parts).await;
+            live.done(end);
+        }
+    }
+
+    /// Applies a message of the live stream, after the batches missing before it.
+    async fn take(&mut self, parts: &[&[u8]]) {
+        self.audit = Audit::after(self.timers.audit_after);
+        self.settle_debt().await;
+        let message = KvMessage::read(parts);
+        let arrival = message.map(|message| self.state.borrow().arrival(&message));
+        match arrival {
+            Some(BatchArrival::Repeated) => {
+                self.confirm();
+                self.settle(FeedState::Live).await;
+                return;
+            }
+            Some(BatchArrival::Next | BatchArrival::First { missed: 0 }) => {
+                self.state.borrow_mut().no_more_repeats();
+            }
+            Some(
+                BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted,
+            ) => {
+                self.recover(ReplayCause::Behind(message.map_or(0, |message| message.number())))
+                    .await;
+                self.settle(FeedState::Live).await;
+            }
+            None => {}
+        }
+        self.take_in_turns(message).await;
+        self.settle(FeedState::Live).await;
+    }
+
+    async fn forget(&mut self) {
+        self.state.borrow_mut().disconnected(&self.counters, &mut self.ops);
+        self.status.set_blocks(0);
+        self.post().await;
+        self.settle(FeedState::Connecting).await;
+    }
+
+    /// Logs once per outage why there are no events.
+    fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
+        if std::mem::replace(&mut backoff.is_reported, true) {
+            debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
+            return;
+        }
+        warn!(
+            worker = &*self.worker,
+            dp_rank = self.dp_rank.0,
+            endpoint = %self.endpoint,
+            %error,
+            "no KV events: prompts are not matched against this rank until it is reached; trying on"
+        );
+    }
+}

@@ -1,0 +1,358 @@
+//! The driver on io_uring: operations in flight, and their completions.
+//!
+//! A buffer that the kernel may read or write belongs to its operation until the last completion of
+//! that operation, even after the owner has gone.
+
+use super::provided::ProvidedBuffers;
+use super::readiness::Readiness;
+use crate::BufferPool;
+use crate::inflow::Inflow;
+use crate::outflow::Outflow;
+use forebay_base::limits::{
+    COMPLETIONS_MAX, FIRST_READ_BYTES, PROVIDED_BUFFERS, READ_BYTES, SUBMISSIONS_MAX,
+};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::PollFlags;
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The only group of provided buffers.
+const GROUP: u16 = 0;
+/// Entries of the ring of provided buffers, in the kernel's type.
+#[expect(clippy::cast_possible_truncation, reason = "a constant: 32,768 is the kernel's limit")]
+const ENTRIES: u16 = PROVIDED_BUFFERS as u16;
+/// `user_data` of operations without a waiter.
+const NO_WAITER: u64 = u64::MAX;
+/// The kernel's name is `IORING_ENTER_GETEVENTS`.
+const GET_EVENTS: u32 = 1;
+/// Waits of 10 ms for cancelled operations at the end of a thread, before buffers are leaked.
+const ENDING_WAITS_MAX: usize = 100;
+
+/// An operation in flight.
+enum Op {
+    /// A single completion, or several: chunks of a socket.
+    Receive { flow: Rc<RefCell<Inflow>>, fd: Rc<OwnedFd> },
+    /// A single completion, or several until all bytes are sent.
+    Send { flow: Rc<RefCell<Outflow>>, fd: Rc<OwnedFd>, bytes: Vec<u8>, sent_bytes: usize },
+    /// Each completion is an edge.
+    Watch { readiness: Rc<Readiness>, _fd: Rc<OwnedFd> },
+}
+
+/// The io_uring of a shard.
+pub(crate) struct Uring {
+    ring: IoUring,
+    ops: Slab<Op>,
+    provided: ProvidedBuffers,
+    /// Submissions that found the queue full.
+    unsubmitted: VecDeque<squeue::Entry>,
+    /// True while multishot receives are being cancelled and none is begun.
+    is_tight: bool,
+    submission_count: u64,
+}
+
+/// Creates the ring of a thread.
+pub(crate) fn ring() -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    // The kernel runs completions when the thread asks for them (Linux 6.1).
+    builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
+    builder.setup_cqsize(completions()).build(SUBMISSIONS_MAX)
+}
+
+fn completions() -> u32 {
+    u32::try_from(COMPLETIONS_MAX).unwrap_or(u32::MAX)
+}
+
+impl Uring {
+    /// # Errors
+    /// The kernel lacks an operation, or the process may not use it.
+    pub(crate) fn new(pool: &BufferPool) -> io::Result<Self> {
+        let ring = ring()?;
+        let provided = ProvidedBuffers::new(pool);
+        // SAFETY: the entries and the buffers that they name live as long as `provided`, which
+        // outlives the ring: see `drop`.
+        unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) }?;
+        let ops = Slab::new();
+        let unsubmitted = VecDeque::new();
+        Ok(Self { ring, ops, provided, unsubmitted, is_tight: false, submission_count: 0 })
+    }
+
+    /// True if a thread of this process would get a ring.
+    pub(crate) fn is_allowed() -> bool {
+        let Ok(ring) = ring() else { return false };
+        let provided = ProvidedBuffers::empty();
+        // SAFETY: the entries name no buffer, and live longer than the ring.
+        let registered =
+            unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) };
+        drop(ring);
+        registered.is_ok()
+    }
+
+    /// Receives from a socket until cancelled or ended; a single chunk while too many wait, and
+    /// only the first bytes if the rest `is_in_place`.
+    pub(crate) fn receive(
+        &mut self,
+        fd: &Rc<OwnedFd>,
+        flow: &Rc<RefCell<Inflow>>,
+        is_in_place: bool,
+    ) -> usize {
+        let op = Op::Receive { flow: Rc::clone(flow), fd: Rc::clone(fd) };
+        let key = self.ops.insert(op);
+        let amount = match (is_in_place, self.is_tight) {
+            (true, _) => Amount::Once(FIRST_READ_BYTES),
+            (false, true) => Amount::Once(READ_BYTES),
+            (false, false) => Amount::All,
+        };
+        self.push(receive_entry(fd, key, amount));
+        key
+    }
+
+    /// Begins to send all of `bytes`.
+    pub(crate) fn send(
+        &mut self,
+        fd: &Rc<OwnedFd>,
+        flow: &Rc<RefCell<Outflow>>,
+        bytes: Vec<u8>,
+        sent_bytes: usize,
+    ) -> usize {
+        let flow = Rc::clone(flow);
+        let fd = Rc::clone(fd);
+        let key = self.ops.insert(Op::Send { flow, fd, bytes, sent_bytes });
+        if let Some(entry) = self.ops.get(key).and_then(|op| send_entry(op, key)) {
+            self.push(entry);
+        }
+        key
+    }
+
+    /// Begins to report edges; only the first edge for writes.
+    pub(crate) fn watch(
+        &mut self,
+        fd: &Rc<OwnedFd>,
+        readiness: &Rc<Readiness>,
+        is_read: bool,
+    ) -> usize {
+        let target = types::Fd(fd.as_raw_fd());
+        let flags = if is_read { PollFlags::IN } else { PollFlags::OUT };
+        let flags = u32::from(flags.bits());
+        let op = Op::Watch { readiness: Rc::clone(readiness), _fd: Rc::clone(fd) };
+        let key = self.ops.insert(op);
+        let poll = opcode::PollAdd::new(target, flags).multi(is_read);
+        self.push(poll.build().user_data(as_data(key)));
+        key
+    }
+
+    /// Cancels an operation; its last completion is still to come.
+    pub(crate) fn cancel(&mut self, key: usize) {
+        self.push(cancel_entry(key));
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        if !self.unsubmitted.is_empty() || !self.try_push(&entry) {
+            self.unsubmitted.push_back(entry);
+        }
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: memory that the entry points to belongs to an operation in `ops` until its last
+        // completion, or is provided, and its descriptor is open as long.
+        let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
+        self.submission_count += u64::from(pushed);
+        pushed
+    }
+
+    /// Operations submitted to the kernel so far, or with the next turn.
+    pub(crate) const fn submission_count(&self) -> u64 {
+        self.submission_count
+    }
+
+    /// Submits operations, waits, and dispatches completions. `wait`: longest wait; `None`: until
+    /// an operation has completed.
+    pub(crate) fn turn(&mut self, wait: Option<Duration>, pool: &BufferPool) -> io::Result<()> {
+        while let Some(entry) = self.unsubmitted.front().cloned()
+            && self.try_push(&entry)
+        {
+            self.unsubmitted.pop_front();
+        }
+        let wait = if self.unsubmitted.is_empty() { wait } else { Some(Duration::ZERO) };
+        let entered = self.enter(wait);
+        self.dispatch(pool);
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) if is_passing(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn enter(&mut self, wait: Option<Duration>) -> io::Result<usize> {
+        match wait {
+            Some(Duration::ZERO) => {
+                let count = u32::try_from(self.ring.submission().len()).unwrap_or(u32::MAX);
+                // SAFETY: no argument is passed, and the count is the queue's length.
+                unsafe { self.ring.submitter().enter::<u64>(count, 0, GET_EVENTS, None) }
+            }
+            Some(wait) => {
+                let timeout = types::Timespec::from(wait);
+                let args = types::SubmitArgs::new().timespec(&timeout);
+                self.ring.submitter().submit_with_args(1, &args)
+            }
+            None => self.ring.submitter().submit_and_wait(1),
+        }
+    }
+
+    fn dispatch(&mut self, pool: &BufferPool) {
+        let Self { ring, ops, provided, unsubmitted, is_tight, .. } = self;
+        for completion in ring.completion() {
+            let Ok(key) = usize::try_from(completion.user_data()) else { continue };
+            let Some(op) = ops.get_mut(key) else { continue };
+            let is_last = !cqueue::more(completion.flags());
+            let is_over = match op {
+                Op::Receive { flow, fd } => {
+                    let chunk = chunk(&completion, provided, pool);
+                    let mut flow = flow.borrow_mut();
+                    if flow.receive(chunk, pool) {
+                        unsubmitted.push_back(cancel_entry(key));
+                    }
+                    // Resubmits at once: in the idle pool no task would notice that the receive has
+                    // ended.
+                    let goes_on = is_last && flow.ended(pool);
+                    if goes_on {
+                        unsubmitted.push_back(receive_entry(fd, key, Amount::All));
+                    }
+                    is_last && !goes_on
+                }
+                Op::Send { flow, bytes, sent_bytes, .. } => {
+                    let sent = as_result(completion.result());
+                    if flow.borrow_mut().sent(sent, bytes, sent_bytes) {
+                        true
+                    } else {
+                        unsubmitted.extend(send_entry(op, key));
+                        false
+                    }
+                }
+                Op::Watch { readiness, .. } => {
+                    if is_last {
+                        readiness.end();
+                    }
+                    readiness.set(true, true);
+                    is_last
+                }
+            };
+            if is_over {
+                let _ended = ops.try_remove(key);
+            }
+        }
+        provided.publish();
+        if pool.is_tight() && !*is_tight {
+            let receives = ops.iter().filter(|(_, op)| matches!(op, Op::Receive { .. }));
+            unsubmitted.extend(receives.map(|(key, _)| cancel_entry(key)));
+        }
+        *is_tight = pool.is_tight();
+    }
+}
+
+impl Drop for Uring {
+    /// Waits until the kernel has released all buffers. Buffers that it does not release are
+    /// leaked.
+    fn drop(&mut self) {
+        let pool = BufferPool::default();
+        let keys: Vec<usize> = self.ops.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.cancel(key);
+        }
+        let mut waits = 0;
+        while !self.ops.is_empty() && waits < ENDING_WAITS_MAX {
+            let before = self.ops.len();
+            if self.turn(Some(Duration::from_millis(10)), &pool).is_err() {
+                break;
+            }
+            waits = if self.ops.len() < before { 0 } else { waits + 1 };
+        }
+        let is_unregistered = self.ring.submitter().unregister_buf_ring(GROUP).is_ok();
+        if !self.ops.is_empty() || !is_unregistered {
+            let ops = std::mem::take(&mut self.ops);
+            let provided = std::mem::replace(&mut self.provided, ProvidedBuffers::empty());
+            Box::leak(Box::new((ops, provided)));
+        }
+    }
+}
+
+/// The result of a receive completion: a chunk; `None` after a cancellation or for lack of buffers;
+/// or the end.
+fn chunk(
+    completion: &cqueue::Entry,
+    provided: &mut ProvidedBuffers,
+    pool: &BufferPool,
+) -> io::Result<Option<Vec<u8>>> {
+    let received = as_result(completion.result());
+    let bytes = received.as_ref().map_or(0, |bytes| *bytes);
+    let id = cqueue::buffer_select(completion.flags());
+    let chunk = id.map(|id| provided.receive(usize::from(id), bytes, pool));
+    match received {
+        Ok(_) => Ok(Some(chunk.unwrap_or_default())),
+        Err(error) if is_interruption(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// True if the error is about the operation, not the socket.
+fn is_interruption(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    use rustix::io::Errno;
+    matches!(code, Some(Errno::CANCELED | Errno::NOBUFS | Errno::INTR | Errno::AGAIN))
+}
+
+/// True if the system call may be retried.
+fn is_passing(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    use rustix::io::Errno;
+    matches!(code, Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN))
+}
+
+fn as_result(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()))
+}
+
+fn as_data(key: usize) -> u64 {
+    u64::try_from(key).unwrap_or(NO_WAITER)
+}
+
+fn cancel_entry(key: usize) -> squeue::Entry {
+    let cancel = opcode::AsyncCancel::new(as_data(key)).build();
+    cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(NO_WAITER)
+}
+
+/// Amount that a receive operation may bring.
+#[derive(Clone, Copy)]
+enum Amount {
+    /// Chunk after chunk, until cancelled.
+    All,
+    /// A single chunk with at most that many bytes.
+    Once(usize),
+}
+
+fn receive_entry(fd: &OwnedFd, key: usize, amount: Amount) -> squeue::Entry {
+    let target = types::Fd(fd.as_raw_fd());
+    let entry = match amount {
+        Amount::All => opcode::RecvMulti::new(target, GROUP).build(),
+        Amount::Once(bytes) => {
+            let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let receive = opcode::Recv::new(target, std::ptr::null_mut(), length).buf_group(GROUP);
+            receive.build().flags(squeue::Flags::BUFFER_SELECT)
+        }
+    };
+    entry.user_data(as_data(key))
+}
+
+fn send_entry(op: &Op, key: usize) -> Option<squeue::Entry> {
+    let Op::Send { fd, bytes, sent_bytes, .. } = op else { return None };
+    let rest = bytes.get(*sent_bytes..).unwrap_or_default();
+    let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+    let send = opcode::Send::new(types::Fd(fd.as_raw_fd()), rest.as_ptr(), length);
+    let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::from_bits_retain(0x100);
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    Some(send.flags(flags).build().user_data(as_data(key)))
+}
