@@ -49,6 +49,18 @@ pub struct ServerHandle {
     shards: Vec<JoinHandle<()>>,
 }
 
+/// Advice for a port that cannot be bound.
+fn listen_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need the capability CAP_NET_BIND_SERVICE: in a systemd unit \
+             `AmbientCapabilities=CAP_NET_BIND_SERVICE`"
+        }
+        io::ErrorKind::AddrNotAvailable => "this address is not one of this machine",
+        _ => "is another process listening there?",
+    }
+}
+
 /// Reason for a failed start. The text contains advice.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -56,9 +68,7 @@ pub enum StartError {
     #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
     NoCores,
     /// An address cannot be bound.
-    #[error(
-        "cannot listen on {address}: {source}; is another process listening there? (key `{key}`)"
-    )]
+    #[error("cannot listen on {address}: {source}; {} (key `{key}`)", listen_advice(source))]
     Listen {
         /// The key of the config file.
         key: &'static str,

@@ -28,7 +28,7 @@ pub use calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineRe
 pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
-pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows};
+pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows, openers, pool_name};
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};

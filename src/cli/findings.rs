@@ -1,6 +1,6 @@
-//! Prints findings on a configuration, for `serve` and `check`.
+//! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
-use forebay_config::{Finding, Severity};
+use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig, read_worker_file};
 use std::io::{self, Write};
 
 /// Writes every finding on its own line.
@@ -22,4 +22,12 @@ pub(super) fn summary(findings: &[Finding]) -> String {
 /// True if any finding prevents a start.
 pub(super) fn are_fatal(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
+}
+
+/// Reads `discovery.file`, if configured: adds its findings, and returns its workers.
+pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig> {
+    let Some(path) = &loaded.config.discovery.file else { return Vec::new() };
+    let read = read_worker_file(path, &loaded.config.upstream_tls);
+    loaded.findings.extend(read.findings);
+    read.config.workers
 }

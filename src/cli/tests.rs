@@ -115,8 +115,23 @@ fn check_reports_every_finding_and_an_exit_code() {
 
     let (code, out) = report("[[worker]]\nurl = \"http://a:1\"\napi_key = \"hidden\"\n", "--print");
     assert_eq!(code, format!("{:?}", ExitCode::SUCCESS));
-    assert!(out.contains("ok, 1 workers") && out.contains("policy = \"kv\""), "{out}");
+    assert!(out.contains("ok, 1 worker\n") && out.contains("policy = \"kv\""), "{out}");
     assert!(!out.contains("hidden"));
+
+    let file = dir.path().join("workers.toml");
+    let by_file = format!("[discovery]\nfile = {file:?}\ndns = [\"http://engines:8000\"]\n");
+    let (code, out) = report(&by_file, "");
+    assert_eq!(code, format!("{:?}", ExitCode::FAILURE), "{out}");
+    assert!(out.contains("workers.toml cannot be read: No such file"), "{out}");
+    std::fs::write(&file, "[[worker]]\nurll = \"http://a:1\"\n").unwrap();
+    let (code, out) = report(&by_file, "");
+    assert_eq!(code, format!("{:?}", ExitCode::FAILURE), "{out}");
+    assert!(out.contains("workers.toml:2:1: error: unknown key `worker.urll`"), "{out}");
+    std::fs::write(&file, "[[worker]]\nurl = \"http://a:1\"\n").unwrap();
+    let (code, out) = report(&by_file, "--print");
+    assert_eq!(code, format!("{:?}", ExitCode::SUCCESS), "{out}");
+    let sum = format!("ok, 1 worker of {}, workers of http://engines:8000\n", file.display());
+    assert!(out.contains(&sum) && !out.contains("http://a:1"), "{out}");
 
     let Command::Check(args) = parse("forebay check -c /nonexistent").unwrap().command else {
         panic!()

@@ -49,4 +49,4 @@ pub use values::quantity::{format_duration, format_size, parse_duration, parse_s
 pub use values::record_format::{RecordField, RecordFormat};
 pub use values::token::read_token;
 pub use values::url::{JwksUrl, WorkerUrl, WorkerUrlError, shown_url};
-pub use worker_file::workers_of;
+pub use worker_file::read_worker_file;

@@ -1,61 +1,78 @@
 //! A file of workers, which contains `[[worker]]` tables and nothing else.
 
 use super::checks::check::check;
-use super::keys::finding::{Finding, Severity};
-use super::load::respell;
+use super::keys::finding::{Finding, Origin, Severity};
+use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
 use super::sections::schema::Config;
 use super::sections::tls::UpstreamTlsConfig;
-use super::sections::worker::WorkerConfig;
+use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
+use std::path::Path;
 
-/// The workers in such a file, checked with the router's TLS files.
-///
-/// # Errors
-/// The first fault of the text.
-pub fn workers_of(
-    name: &str,
-    text: &str,
-    upstream_tls: &UpstreamTlsConfig,
-) -> Result<Vec<WorkerConfig>, String> {
+/// Reads and checks such a file. The workers are those of the returned configuration; a file that
+/// cannot be read is a finding.
+#[must_use]
+pub fn read_worker_file(path: &Path, upstream_tls: &UpstreamTlsConfig) -> LoadedConfig {
+    let name = path.display().to_string();
+    let text = match forebay_base::read_file(path, WORKERS_FILE_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) => {
+            let what = format!("{name} cannot be read: {error}");
+            let help = "write the file, or correct `discovery.file`";
+            let findings = vec![Finding::error(Origin::Whole, what, help)];
+            return LoadedConfig { config: Config::default(), findings };
+        }
+    };
+    workers_of(&name, &text, upstream_tls)
+}
+
+fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> LoadedConfig {
     let mut read = read_file(name, text);
     respell(&mut read.config);
     let workers = std::mem::take(&mut read.config.workers);
     if read.config != Config::default() {
-        return Err(format!("{name}: only [[worker]] tables may stand there"));
+        let origin = read.origins.first_outside("worker");
+        let what = "only [[worker]] tables may stand in a file of workers";
+        let help = "move this key to the configuration of the router";
+        read.findings.push(Finding::error(origin, what, help));
     }
     let upstream_tls = upstream_tls.clone();
     let config = Config { workers, upstream_tls, ..Config::default() };
-    read.findings.extend(check(&config, &read.origins));
-    read.findings.sort_by_key(Finding::position);
-    let is_error = |finding: &&Finding| finding.severity == Severity::Error;
-    match read.findings.iter().find(is_error) {
-        Some(finding) => Err(finding.to_string()),
-        None => Ok(config.workers),
+    // A key with a mistake in its name is the cause, and a missing key its consequence.
+    if read.findings.iter().all(|finding| finding.severity != Severity::Error) {
+        read.findings.extend(check(&config, &read.origins));
     }
+    read.findings.sort_by_key(Finding::position);
+    LoadedConfig { config, findings: read.findings }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WorkerConfig;
 
-    fn read(name: &str, text: &str) -> Result<Vec<WorkerConfig>, String> {
-        workers_of(name, text, &UpstreamTlsConfig::default())
+    fn read(text: &str, upstream_tls: &UpstreamTlsConfig) -> Result<Vec<WorkerConfig>, String> {
+        let usable = workers_of("w.toml", text, upstream_tls).usable();
+        let lines =
+            |findings: Vec<Finding>| findings.iter().map(|one| format!("{one}\n")).collect();
+        usable.map(|config| config.workers).map_err(lines)
     }
 
     #[test]
     fn a_file_of_workers_holds_workers_and_nothing_else() {
         let text = "# a rack\n[[worker]]\nurl = \"http://a:1\"\nname = \"x\"\n";
-        let workers = read("w.toml", text).unwrap();
+        let workers = read(text, &UpstreamTlsConfig::default()).unwrap();
         assert_eq!((&*workers[0].url, workers[0].name.as_deref()), ("http://a:1", Some("x")));
         for (text, fault) in [
             ("", "no worker is configured"),
-            ("policy = \"random\"\n[[worker]]\nurl = \"http://a:1\"\n", "only [[worker]] tables"),
+            ("policy = \"random\"\n[[worker]]\nurl = \"http://a:1\"\n", "w.toml:1:10: error: only"),
+            ("[[worker]]\nurll = \"http://a:1\"\n", "unknown key `worker.urll`"),
             ("[[worker]]\nurl = \"ftp://a:1\"\n", "w.toml:2:7"),
             ("[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"\n", "twice"),
             ("[[worker]]\nurl = \"https://a:1\"\ntls_ca = \"/no/such\"\n", "/no/such"),
             ("[[work", "w.toml:1"),
         ] {
-            let said = read("w.toml", text).unwrap_err();
+            let said = read(text, &UpstreamTlsConfig::default()).unwrap_err();
             assert!(said.contains(fault), "{said}");
         }
     }
@@ -64,11 +81,11 @@ mod tests {
     fn authorities_are_those_of_the_router_and_urls_are_spelled_one_way() {
         let text = "[[worker]]\nurl = \"https://a:1/\"\n";
         let of = |ca: &str| UpstreamTlsConfig { ca: Some(ca.into()), ..Default::default() };
-        let said = workers_of("w.toml", text, &of("/no/such")).unwrap_err();
+        let said = read(text, &of("/no/such")).unwrap_err();
         assert!(said.contains("/no/such"), "{said}");
         let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls/router.pem");
-        assert_eq!(workers_of("w.toml", text, &of(ca)).unwrap()[0].url, "https://a:1");
+        assert_eq!(read(text, &of(ca)).unwrap()[0].url, "https://a:1");
         let twice = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1/\"\n";
-        assert!(read("w.toml", twice).unwrap_err().contains("twice"));
+        assert!(read(twice, &UpstreamTlsConfig::default()).unwrap_err().contains("twice"));
     }
 }

@@ -36,6 +36,7 @@ pub use descriptions::lacks::{Lack, lacks};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};
+pub use names::named_workers::{NamedWorkers, workers_of_name};
 pub use names::srv::srv_records;
 pub use names::srv_message::{
     SrvAnswer, SrvFault, SrvTarget, answer as srv_answer, question as srv_question,

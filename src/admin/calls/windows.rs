@@ -128,11 +128,7 @@ pub(crate) fn shown(
 ) -> Value {
     let (pool, ranks) = pool;
     let until = windows.open_until(pool, now);
-    let by: Vec<&str> = OPENERS
-        .into_iter()
-        .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some())
-        .map(|(_, word)| word)
-        .collect();
+    let by: Vec<&str> = open_by(windows, pool, now).collect();
     let models: Vec<&str> = pools::models(fleet, pool).map(|(_, model)| &*model.name).collect();
     json!({
         "pool": pool.0,
@@ -144,6 +140,30 @@ pub(crate) fn shown(
         "by": by,
         "openings": windows.openings(pool),
     })
+}
+
+/// Labels of the openers of a pool's open windows.
+fn open_by(
+    windows: &Windows,
+    pool: PoolIndex,
+    now: NanosSinceStart,
+) -> impl Iterator<Item = &'static str> {
+    let open = OPENERS.iter();
+    let open = open.filter(move |(by, _)| windows.open_by_until(pool, *by, now).is_some());
+    open.map(|(_, word)| *word)
+}
+
+/// The openers of a pool's open windows, as in `hand, elsewhere`.
+#[must_use]
+pub fn openers(windows: &Windows, pool: PoolIndex, now: NanosSinceStart) -> String {
+    open_by(windows, pool, now).collect::<Vec<_>>().join(", ")
+}
+
+/// The pool in words: its first model, and `(prefill)` for prefill ranks.
+#[must_use]
+pub fn pool_name(fleet: &FleetSnapshot, pool: PoolIndex) -> String {
+    let model = pools::models(fleet, pool).next().map_or("", |(_, model)| &*model.name);
+    if pools::is_prefill(pool) { format!("{model} (prefill)") } else { model.to_owned() }
 }
 
 /// Rounded up: an open window has at least 1 ms left.

@@ -2,10 +2,10 @@
 //! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
 //! fleet, and a check of each pool while a window is open.
 
-use super::super::calls::windows::OPENERS;
+use super::super::calls::windows::{openers, pool_name};
 use forebay_base::limits::LIVE_EVENTS_MAX;
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
-use forebay_fleet::worker::{FleetSnapshot, Windows, Worker, WorkerState, pools};
+use forebay_fleet::worker::{FleetSnapshot, Windows, Worker, WorkerState};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -155,12 +155,8 @@ impl Events {
             match place {
                 None if is_open => {
                     self.open.push(pool);
-                    let by = OPENERS
-                        .iter()
-                        .filter(|(by, _)| windows.open_by_until(pool, *by, now).is_some());
-                    let by: Vec<&str> = by.map(|(_, word)| *word).collect();
                     let name = pool_name(fleet, pool);
-                    let by = by.join(", ");
+                    let by = openers(windows, pool, now);
                     self.push("opened", format!("{name}: rejection window opened ({by})"), now);
                 }
                 Some(place) if !is_open => {
@@ -205,11 +201,6 @@ fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'stat
 
 fn ranks(count: usize) -> String {
     if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") }
-}
-
-fn pool_name(fleet: &FleetSnapshot, pool: PoolIndex) -> String {
-    let model = pools::models(fleet, pool).next().map_or("", |(_, model)| &*model.name);
-    if pools::is_prefill(pool) { format!("{model} (prefill)") } else { model.to_owned() }
 }
 
 #[cfg(test)]

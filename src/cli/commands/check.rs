@@ -3,7 +3,7 @@
 use crate::cli::findings;
 use crate::cli::process::failed;
 use clap::Args;
-use forebay_config::{ConfigSource, Flags, to_toml};
+use forebay_config::{Config, ConfigSource, Flags, to_toml};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  \
     forebay check -c forebay.toml\n  \
     forebay check -c forebay.toml --print\n\n\
-    Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
+    The file of `discovery.file` is checked too. Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
     Exit code 0 without errors (warnings are allowed), 1 with errors.")]
 pub(crate) struct CheckArgs {
     /// The file to check
@@ -34,13 +34,14 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
 /// Writes the report; the exit code is that of the command.
 pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode, String> {
     let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
-    let loaded = source.load()?;
+    let mut loaded = source.load()?;
+    let of_file = findings::read_discovery_file(&mut loaded).len();
     let write = |out: &mut dyn Write| -> io::Result<()> {
         let mut out = out;
         findings::write(&loaded.findings, &mut out)?;
         let name = args.config.display();
         if loaded.findings.is_empty() {
-            writeln!(out, "{name}: ok, {} workers", loaded.config.workers.len())?;
+            writeln!(out, "{name}: ok, {}", workers(&loaded.config, of_file))?;
         } else {
             writeln!(out, "{name}: {}", findings::summary(&loaded.findings))?;
         }
@@ -52,4 +53,19 @@ pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode,
     write(out).map_err(|error| format!("cannot write the report: {error}"))?;
     let fatal = findings::are_fatal(&loaded.findings);
     Ok(if fatal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// `2 workers, 8 workers of /etc/workers.toml, workers of http://engines:8000`: by source.
+fn workers(config: &Config, of_file: usize) -> String {
+    let discovery = &config.discovery;
+    let listed = Some(config.workers.len()).filter(|&count| count > 0 || !discovery.is_on());
+    let listed = listed.map(counted);
+    let file = discovery.file.as_ref();
+    let file = file.map(|path| format!("{} of {}", counted(of_file), path.display()));
+    let names = discovery.dns.iter().map(|url| format!("workers of {url}"));
+    listed.into_iter().chain(file).chain(names).collect::<Vec<_>>().join(", ")
+}
+
+fn counted(count: usize) -> String {
+    format!("{count} worker{}", if count == 1 { "" } else { "s" })
 }

@@ -5,9 +5,10 @@ use crate::cli::findings;
 use crate::cli::process::{failed, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
-use forebay_config::{Config, ConfigSource, Flags};
+use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
 use forebay_discovery::{
-    Description, Examination, Lack, Listing, ModelTexts, ProbeFactory, SignsOfLife, WorkerClients,
+    Description, Examination, Lack, Listing, ModelTexts, NamedWorkers, ProbeFactory, SignsOfLife,
+    WorkerClients, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use forebay_handover::HandoverAddress;
@@ -53,11 +54,13 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
 /// Writes the report; true without findings.
 pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, String> {
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
-    let loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
+    let mut loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
+    let of_file = findings::read_discovery_file(&mut loaded);
     let mut count = loaded.findings.len();
     let written = |error: io::Error| format!("cannot write the report: {error}");
     findings::write(&loaded.findings, out).map_err(written)?;
-    let config = Arc::new(loaded.config);
+    let mut config = loaded.config;
+    config.workers.extend(of_file);
     let machine = MachineFacts::gather(&config);
     let runs_here = HandoverAddress::of(config.listen).is_ok_and(|place| place.is_taken());
     let found = machine.findings(&config, runs_here);
@@ -69,6 +72,18 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
         writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
         return Ok(false);
     }
+    for (url, found) in run_local(resolve_all(&config.discovery))? {
+        match found {
+            Ok(named) => config.workers.extend(named.workers),
+            Err(what) => {
+                count += 1;
+                let help = "correct `discovery.dns`, or the records of the name".to_owned();
+                section(out, &format!("name {url}"), "", &[Lack { what, help }])
+                    .map_err(written)?;
+            }
+        }
+    }
+    let config = Arc::new(config);
     let examined = run_local(examine_all(&config))??;
     for (name, examined) in &examined {
         let (about, lacks) = match examined {
@@ -86,9 +101,6 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
         };
         count += lacks.len();
         section(out, &format!("worker {name}"), &about, &lacks).map_err(written)?;
-    }
-    if examined.is_empty() && config.discovery.is_on() {
-        writeln!(out, "workers: come by discovery, not looked at").map_err(written)?;
     }
     let sum = match count {
         0 => "nothing found".to_owned(),
@@ -127,6 +139,17 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
 /// Replaces control characters: text from workers must not steer the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
+/// Workers of each name of `discovery.dns`, or the fault.
+async fn resolve_all(discovery: &DiscoveryConfig) -> Vec<(String, Result<NamedWorkers, String>)> {
+    let mut found = Vec::new();
+    for url in &discovery.dns {
+        let Ok(name) = WorkerUrl::parse(url) else { continue };
+        let workers = workers_of_name(&name, discovery.name_server_address()).await;
+        found.push((url.clone(), workers));
+    }
+    found
 }
 
 type ExaminedWorker = (String, Result<Examination, String>);

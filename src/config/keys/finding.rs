@@ -60,6 +60,14 @@ impl Origins {
         self.by_path.retain(|key, _| key != path && !key.starts_with(&prefix));
     }
 
+    /// Origin of the first key, in alphabetical order, that is not in the tables of this name.
+    #[must_use]
+    pub(crate) fn first_outside(&self, table: &str) -> Origin {
+        let is_outside = |path: &String| path.split('.').next() != Some(table);
+        let found = self.by_path.iter().find(|(path, _)| is_outside(path));
+        found.map_or(Origin::Whole, |(_, origin)| origin.clone())
+    }
+
     /// Origin of the key, or of the nearest key that contains it.
     #[must_use]
     pub fn of(&self, path: &str) -> Origin {

@@ -3,26 +3,25 @@
 //! tasks below only read.
 
 use super::super::fleet::PlaceError;
-use forebay_base::limits::{SRV_TTL_MAX, WORKERS_FILE_BYTES_MAX};
-use forebay_base::read_file;
+use forebay_base::limits::SRV_TTL_MAX;
 use forebay_config::{
-    Config, DiscoveryConfig, UpstreamTlsConfig, WorkerConfig, WorkerTlsConfig, WorkerUrl,
-    workers_of,
+    Config, DiscoveryConfig, Finding, Severity, UpstreamTlsConfig, WorkerConfig, WorkerUrl,
+    read_worker_file,
 };
-use forebay_discovery::{SrvAnswer, SrvTarget, srv_records};
+use forebay_discovery::{NamedWorkers, workers_of_name};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::warn;
 
 /// Lists under way; the sources wait for a place.
 const LISTS_MAX: usize = 4;
-/// Longest wait for a resolver.
-const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
+/// Errors of a file in a line of the log; `forebay check` has all.
+const ERRORS_LOGGED_MAX: usize = 3;
 
 /// Current list of a source.
 #[derive(Debug)]
@@ -81,11 +80,7 @@ impl WorkerLists {
         for url in &discovery.dns {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
             let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
-            if source.name.host.starts_with('_') {
-                self.reading.spawn_local(follow_service(source, discovery.name_server_address()));
-            } else {
-                self.reading.spawn_local(follow_name(source));
-            }
+            self.reading.spawn_local(follow_name(source, discovery.name_server_address()));
         }
         let is_kept = |source: &String| names(discovery).any(|name| name == *source);
         let gone: Vec<String> =
@@ -206,9 +201,13 @@ async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<Wo
 
 impl WorkersFile {
     fn read(&self) -> Result<Vec<WorkerConfig>, String> {
-        let read = read_file(&self.path, WORKERS_FILE_BYTES_MAX);
-        let text = read.map_err(|error| error.to_string())?;
-        workers_of(&self.path.display().to_string(), &text, &self.upstream_tls)
+        let usable = read_worker_file(&self.path, &self.upstream_tls).usable();
+        let errors = |findings: Vec<Finding>| {
+            let is_error = |finding: &&Finding| finding.severity == Severity::Error;
+            let errors = findings.iter().filter(is_error).take(ERRORS_LOGGED_MAX);
+            errors.map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        usable.map(|config| config.workers).map_err(errors)
     }
 }
 
@@ -226,78 +225,24 @@ impl NamedSource {
     }
 }
 
-/// Follows an SRV record. Its hosts are resolved like the hosts of other workers.
-async fn follow_service(source: NamedSource, server: Option<SocketAddr>) {
+/// Follows a name. The hosts of SRV records are resolved like the hosts of other workers.
+async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
     let NamedSource { url, name, every, .. } = &source;
     let mut complaint = Complaint::default();
     loop {
-        let found = srv_records(&name.host, server, LOOKUP_TIME_MAX).await;
-        let wait = match found {
-            Ok(SrvAnswer { targets, ttl }) => {
+        let wait = match workers_of_name(name, server).await {
+            Ok(NamedWorkers { workers, ttl }) => {
                 complaint = Complaint::default();
-                source.list(workers_of_service(targets, name.is_tls)).await;
+                source.list(workers).await;
                 ttl.min(SRV_TTL_MAX).max(*every)
             }
             Err(fault) => {
-                complaint.log(url, &fault.to_string());
+                complaint.log(url, &fault);
                 *every
             }
         };
         sleep(wait).await;
     }
-}
-
-async fn follow_name(source: NamedSource) {
-    let NamedSource { url, name, every, .. } = &source;
-    let WorkerUrl { host, port, .. } = name;
-    let mut complaint = Complaint::default();
-    loop {
-        let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
-        let addresses = match found {
-            Ok(Ok(addresses)) => Ok(addresses.collect::<Vec<_>>()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the resolver does not answer".to_owned()),
-        };
-        match addresses.and_then(|addresses| workers_at(&addresses, name)) {
-            Ok(workers) => {
-                complaint = Complaint::default();
-                source.list(workers).await;
-            }
-            Err(error) => complaint.log(url, &error),
-        }
-        sleep(*every).await;
-    }
-}
-
-/// A worker for each address, in sorted order: resolvers rotate their answers. A certificate has to
-/// be for the name.
-fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerConfig>, String> {
-    if addresses.is_empty() {
-        return Err("the name has no address".to_owned());
-    }
-    let scheme = scheme(name.is_tls);
-    let mut urls: Vec<String> = addresses.iter().map(|at| format!("{scheme}://{at}")).collect();
-    urls.sort_unstable();
-    urls.dedup();
-    let is_name = name.is_tls && name.host.parse::<IpAddr>().is_err();
-    let tls = WorkerTlsConfig {
-        tls_name: is_name.then(|| name.host.clone()),
-        ..WorkerTlsConfig::default()
-    };
-    let worker = |url| WorkerConfig { url, tls: tls.clone(), ..WorkerConfig::default() };
-    Ok(urls.into_iter().map(worker).collect())
-}
-
-/// A worker for each record. A certificate has to be for the target.
-fn workers_of_service(targets: Vec<SrvTarget>, is_tls: bool) -> Vec<WorkerConfig> {
-    let scheme = scheme(is_tls);
-    let url = |at: SrvTarget| format!("{scheme}://{}:{}", at.host, at.port);
-    let worker = |at| WorkerConfig { url: url(at), ..WorkerConfig::default() };
-    targets.into_iter().map(worker).collect()
-}
-
-const fn scheme(is_tls: bool) -> &'static str {
-    if is_tls { "https" } else { "http" }
 }
 
 /// A fault that is logged once, until another fault replaces it.
@@ -370,36 +315,5 @@ mod tests {
         let SourceNews { joined, left } = sources.news(&listed("f", &["new"]), |_| true);
         assert_eq!((joined, left), (vec![], strings(&["a", "b"])));
         assert!(sources.lists("new") && !sources.lists("a"));
-    }
-
-    #[test]
-    fn each_address_is_a_worker() {
-        let at = |text: &str| text.parse().unwrap();
-        let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
-        let of =
-            |url: &str, found: &[SocketAddr]| workers_at(found, &WorkerUrl::parse(url).unwrap());
-        let workers = of("http://gpu:80", &found).unwrap();
-        let urls: Vec<&str> = workers.iter().map(|worker| &*worker.url).collect();
-        assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
-        assert!(of("http://gpu:80", &[]).is_err(), "no address removes nobody");
-        assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));
-        assert!(workers.iter().all(|worker| worker.tls.tls_name.is_none()));
-    }
-
-    #[test]
-    fn with_tls_a_certificate_is_for_the_name_or_the_target() {
-        let at = [SocketAddr::from(([10, 0, 0, 1], 80))];
-        let name = |url: &str| {
-            let [worker] =
-                <[_; 1]>::try_from(workers_at(&at, &WorkerUrl::parse(url).unwrap()).unwrap())
-                    .unwrap();
-            assert_eq!(worker.url, "https://10.0.0.1:80");
-            worker.tls.tls_name
-        };
-        assert_eq!(name("https://gpu:80").as_deref(), Some("gpu"));
-        assert_eq!(name("https://10.0.0.1:80"), None);
-        let target = SrvTarget { host: "gpu1".to_owned(), port: 9 };
-        let found = workers_of_service(vec![target], true);
-        assert_eq!((&*found[0].url, &found[0].tls.tls_name), ("https://gpu1:9", &None));
     }
 }

@@ -4,10 +4,12 @@
 
 mod owners;
 mod slow_start;
+mod window_log;
 
 pub(super) use owners::Owners;
 
 use self::slow_start::WarmingRanks;
+use self::window_log::WindowLog;
 use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;
@@ -30,6 +32,7 @@ pub(super) struct Publication {
     fleet: Arc<FleetSnapshot>,
     warming: WarmingRanks,
     live: LiveFeed,
+    window_log: WindowLog,
     histograms: StageHistograms,
     explaining: ExplainThread,
     /// `None` for a router without replicas.
@@ -44,6 +47,7 @@ impl Publication {
             fleet: Arc::default(),
             warming: WarmingRanks::default(),
             live: LiveFeed::default(),
+            window_log: WindowLog::default(),
             histograms: StageHistograms::new(),
             explaining: ExplainThread::start()?,
             replicas: Replicas::start(&env.config, env.clock, &env.board)?,
@@ -56,6 +60,7 @@ impl Publication {
         let env = owners.env;
         env.ports.merge_histograms(&mut self.histograms);
         self.live.observe(&self.fleet, env.board.windows(), now);
+        self.window_log.observe(&self.fleet, env.board.windows(), now);
         self.show_live(owners);
         self.warm_up(env, now)
     }
