@@ -120,6 +120,56 @@ fn slow_requests_are_in_the_log_with_their_stages() {
     assert!(slow.iter().all(|line| line["level"] == "WARN"), "{log}");
 }
 
+/// Records have the choice, the times and the tokens, and a word for how a request ended.
+#[test]
+fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
+    let worker = Worker::start(|seen, stream| {
+        let usage = r#""usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
+        let whole = format!("{{\"id\":\"c\",{usage}}}");
+        let is_cut = String::from_utf8_lossy(&seen.body).contains("cut");
+        let sent = if is_cut { &whole[..9] } else { &whole };
+        let length = whole.len();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{sent}");
+        stream.write_all(head.as_bytes()).is_ok() && !is_cut
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[log]\nrequests = true\njson = true\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    for prompt in ["whole", "cut"] {
+        let mut client = Client::connect(router.listen);
+        let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
+        client.send(&post("/v1/completions?key=secret", body.as_bytes()));
+        if prompt == "whole" {
+            assert_eq!(client.reply().status, 200);
+        } else {
+            client.bytes(1 << 16);
+        }
+    }
+    let of = |log: &str| -> Vec<serde_json::Value> {
+        let lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines
+            .filter(|line: &serde_json::Value| {
+                line["message"] == "request" && line["path"] == "/v1/completions"
+            })
+            .collect()
+    };
+    until("both are in the log", || of(&router.log()).len() == 2);
+    let log = router.log();
+    let [whole, cut] = &of(&log)[..] else { panic!("{log}") };
+    assert_eq!((&whole["outcome"], &whole["method"]), (&"answered".into(), &"POST".into()));
+    assert_eq!(whole["because"], "only_candidate");
+    let tokens = ["prompt_tokens", "cached_tokens", "output_tokens"].map(|name| &whole[name]);
+    assert_eq!(tokens, [7, 4, 3], "{log}");
+    let times = ["read_ms", "queue_ms", "ttft_ms", "total_ms"];
+    assert!(times.iter().all(|name| whole[name].is_u64()), "{log}");
+    assert_eq!((&cut["outcome"], cut["output_tokens"].is_null()), (&"cut".into(), true), "{log}");
+    assert!(cut["cause"].as_str().unwrap().contains("closed"), "{log}");
+    assert!(!log.contains("secret"), "{log}");
+}
+
 /// A refusal that the client never sees is no answer, and a body that never comes is reading.
 #[test]
 fn slow_requests_behind_a_busy_engine_and_without_a_body_are_in_the_log() {

@@ -31,11 +31,6 @@ impl RequestRecords {
     pub(crate) fn format(&self) -> Option<Rc<RecordFormat>> {
         self.format.borrow().clone()
     }
-
-    /// True if records contain the path of the request.
-    pub(crate) fn has_path(&self) -> bool {
-        self.format.borrow().as_ref().is_some_and(|format| format.has_path())
-    }
 }
 
 /// `None` also for JSON: `log.format` does not apply to JSON records.

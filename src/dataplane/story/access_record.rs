@@ -1,35 +1,49 @@
 //! Access records: of every request if `log.requests` is on, of slow requests with `log.slow`. The
 //! shard formats a record, the log thread writes it.
 
-use super::event::{MessageParts, Observer, RoutedHead, StoryEnd};
+use super::event::{AnswerEnd, MessageParts, Observer, RoutedHead, StoryEnd};
 use super::open_trace::{cut, method_name};
 use forebay_base::NanosSinceStart;
 use forebay_config::{RecordField, RecordFormat};
-use std::io::Write;
+use forebay_fleet::tenant::TokenUsage;
+use std::io::{self, Write};
 use std::time::Duration;
 
-/// Access record of a request.
+/// Access record of a request; `None` if `log.requests` is off.
 #[derive(Debug, Default)]
-pub(crate) struct AccessRecord {
-    /// Path, if records contain it. Copied, because the head may be gone when the request ends.
+pub(crate) struct AccessRecord(Option<Box<RecordParts>>);
+
+/// Parts of a record that are known before the end.
+#[derive(Debug, Default)]
+struct RecordParts {
+    /// Copied, because the head may be gone when the request ends.
     path: String,
+    /// First byte of a stream.
+    first_at: Option<NanosSinceStart>,
+    /// As the engine reports it.
+    usage: Option<TokenUsage>,
 }
 
 impl Observer for AccessRecord {
     fn began(&mut self, event: &RoutedHead<'_>) {
-        if event.shard.env.records.has_path() {
-            self.path = cut(event.head.path(event.input));
+        if event.shard.env.config().log.requests {
+            let path = cut(event.head.path(event.input));
+            self.0 = Some(Box::new(RecordParts { path, ..RecordParts::default() }));
+        }
+    }
+
+    fn answered(&mut self, event: &AnswerEnd<'_>) {
+        if let Some(parts) = &mut self.0 {
+            parts.first_at = parts.first_at.or(event.times.first_at);
+            parts.usage = event.usage.reported.or(parts.usage);
         }
     }
 
     fn ended(&mut self, event: &StoryEnd<'_>) {
         let env = &event.end.shard.env;
-        let (writes_all, slow) = {
-            let log = &env.config().log;
-            (log.requests, log.slow)
-        };
-        if writes_all {
-            self.write(event);
+        let slow = env.config().log.slow;
+        if let Some(parts) = self.0.take() {
+            parts.write(event);
         }
         let now = event.end.now;
         let times = &event.facts.times;
@@ -45,7 +59,7 @@ impl Observer for AccessRecord {
     }
 }
 
-impl AccessRecord {
+impl RecordParts {
     fn write(&self, event: &StoryEnd<'_>) {
         let StoryEnd { end, facts, .. } = event;
         if let Some(format) = end.shard.env.records.format() {
@@ -56,23 +70,42 @@ impl AccessRecord {
         let (status, outcome) = event.outcome();
         let fleet = end.shard.workers.fleet();
         let rank = facts.rank.and_then(|rank| fleet.rank(rank));
-        let MessageParts { api, request_id, .. } = end.message;
+        let MessageParts { head, api, request_id } = end.message;
+        let total_ns = end.now.since(facts.times.started);
+        let usage = facts.answer.usage.or(self.usage);
         tracing::info!(
             status,
             outcome,
+            cause = event.cut_cause(),
+            method = method_name(head.method),
+            path = self.path,
             endpoint = facts.endpoint().map_or("none", |endpoint| endpoint.name()),
             model = api.model,
             tenant = fleet.tenants.name(end.tenant),
             stream = facts.stream.unwrap_or(false),
+            because = facts.because.map_or("", |because| because.name()),
             continued = facts.answer.continued,
             worker = rank.map_or("", |(_, worker)| &*worker.name),
             dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
             client = %end.client.address,
             peer = %end.client.peer,
             request_id = &*String::from_utf8_lossy(request_id),
-            micros = end.now.since(facts.times.started) / 1_000,
+            trace_id = event.trace.map(|trace| format!("{trace:032x}")),
+            read_ms = ms(facts.times.read_ns.unwrap_or(total_ns)),
+            queue_ms = ms(facts.times.queued_ns),
+            ttft_ms = self.ttft_ms(event),
+            total_ms = ms(total_ns),
+            prompt_tokens = usage.map(|usage| usage.prompt),
+            cached_tokens = usage.map(|usage| usage.cached),
+            output_tokens = usage.map(|usage| usage.output),
             "request"
         );
+    }
+
+    /// Milliseconds until the first byte of a stream, else until the head of the answer.
+    fn ttft_ms(&self, event: &StoryEnd<'_>) -> Option<u64> {
+        let times = &event.facts.times;
+        Some(ms(self.first_at.or(times.head_at)?.since(times.started)))
     }
 
     /// The record, formatted by `log.format`.
@@ -83,10 +116,13 @@ impl AccessRecord {
         let rank = facts.rank.and_then(|rank| fleet.rank(rank));
         let MessageParts { head, api, request_id } = end.message;
         let total_ns = end.now.since(facts.times.started);
+        let usage = facts.answer.usage.or(self.usage);
         let endpoint = || facts.endpoint().map_or("", |endpoint| endpoint.name());
         format.write(|field, out| {
             // Writing to memory cannot fail.
             let _ = match field {
+                RecordField::CachedTokens => number(out, usage.map(|usage| usage.cached)),
+                RecordField::Cause => out.write_all(event.cut_cause().as_bytes()),
                 RecordField::ChoiceReason => {
                     out.write_all(facts.because.map_or("", |because| because.name()).as_bytes())
                 }
@@ -100,8 +136,10 @@ impl AccessRecord {
                 RecordField::Method => out.write_all(method_name(head.method).as_bytes()),
                 RecordField::Model => out.write_all(api.asked_model().as_bytes()),
                 RecordField::Outcome => out.write_all(outcome.as_bytes()),
+                RecordField::OutputTokens => number(out, usage.map(|usage| usage.output)),
                 RecordField::Path => out.write_all(self.path.as_bytes()),
                 RecordField::Peer => write!(out, "{}", end.client.peer),
+                RecordField::PromptTokens => number(out, usage.map(|usage| usage.prompt)),
                 RecordField::QueueMs => write!(out, "{}", ms(facts.times.queued_ns)),
                 RecordField::ReadMs => {
                     write!(out, "{}", ms(facts.times.read_ns.unwrap_or(total_ns)))
@@ -115,12 +153,18 @@ impl AccessRecord {
                     Some(trace) => write!(out, "{trace:032x}"),
                     None => Ok(()),
                 },
+                RecordField::TtftMs => number(out, self.ttft_ms(event)),
                 RecordField::Worker => {
                     out.write_all(rank.map_or("", |(_, worker)| &*worker.name).as_bytes())
                 }
             };
         })
     }
+}
+
+/// Writes the number; a field without a value stays empty.
+fn number(out: &mut impl Write, value: Option<u64>) -> io::Result<()> {
+    value.map_or(Ok(()), |value| write!(out, "{value}"))
 }
 
 const fn ms(nanos: u64) -> u64 {

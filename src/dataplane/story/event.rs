@@ -182,8 +182,16 @@ pub(crate) struct StoryEnd<'a> {
 }
 
 impl StoryEnd<'_> {
-    /// Status that the client received, and the outcome's name.
+    /// Status that the client received, and the outcome as a word of a fixed list.
     pub(crate) fn outcome(&self) -> (u16, &'static str) {
         self.facts.outcome(self.end.stop)
+    }
+
+    /// Why the answer was cut, in a sentence; empty unless the outcome is `cut`.
+    pub(crate) const fn cut_cause(&self) -> &'static str {
+        match self.end.stop {
+            Some(Stop::Cut(error)) => error.describe(),
+            _ => "",
+        }
     }
 }

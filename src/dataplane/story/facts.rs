@@ -67,7 +67,7 @@ impl Facts {
         self.asked.map_or(ApiShape::OpenAi, |asked| asked.shape)
     }
 
-    /// Status that the client received, and the outcome's name.
+    /// Status that the client received, and the outcome as a word of a fixed list.
     pub(crate) fn outcome(&self, stop: Option<&Stop>) -> (u16, &'static str) {
         let AnswerFacts { status, counted, .. } = self.answer;
         match stop {
@@ -77,7 +77,7 @@ impl Facts {
             }
             Some(Stop::Engine(answer)) => (answer.status, "engine-refused"),
             Some(Stop::ClientGone) => (counted.unwrap_or(CLIENT_GONE), "client-gone"),
-            Some(Stop::Cut(error)) => (counted.unwrap_or(CLIENT_GONE), error.describe()),
+            Some(Stop::Cut(_)) => (counted.unwrap_or(CLIENT_GONE), "cut"),
         }
     }
 }
