@@ -42,6 +42,7 @@ pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
 pub mod log;
+pub mod start_error;
 pub mod server;
 #[cfg(feature = "engine")]
 pub mod demo;

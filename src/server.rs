@@ -1,10 +1,11 @@
 //! Builds the rings, starts the shards and the control plane, and joins them at the end. No other
 //! module names both planes.
 
+use crate::start_error::StartError;
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
-use forebay_config::{AdminAddress, Config, Reloader, UpstreamFault};
+use forebay_config::{AdminAddress, Config, Reloader};
 use forebay_control::{
     ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
 };
@@ -17,10 +18,9 @@ use forebay_handover::{HandoverAddress, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
-use forebay_keys::{KeyFileError, KeyRing};
+use forebay_keys::KeyRing;
 use forebay_kv_events::FeedTimers;
 use forebay_snapshot::SnapshotFile;
-use forebay_tls::FilesFault;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -47,63 +47,6 @@ pub struct ServerHandle {
     stop: tokio::sync::watch::Sender<bool>,
     control: Option<JoinHandle<Result<(), ControlError>>>,
     shards: Vec<JoinHandle<()>>,
-}
-
-/// Advice for a port that cannot be bound.
-fn listen_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need the capability CAP_NET_BIND_SERVICE: in a systemd unit \
-             `AmbientCapabilities=CAP_NET_BIND_SERVICE`"
-        }
-        io::ErrorKind::AddrNotAvailable => "this address is not one of this machine",
-        _ => "is another process listening there?",
-    }
-}
-
-/// Reason for a failed start. The text contains advice.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// No core is configured.
-    #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
-    NoCores,
-    /// An address cannot be bound.
-    #[error("cannot listen on {address}: {source}; {} (key `{key}`)", listen_advice(source))]
-    Listen {
-        /// The key of the config file.
-        key: &'static str,
-        address: AdminAddress,
-        source: io::Error,
-    },
-    /// Another process listens on the client address.
-    #[error(
-        "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
-         `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
-    )]
-    Taken { address: SocketAddr },
-    /// A certificate or key is unusable.
-    #[error("TLS: {0}")]
-    Tls(#[from] FilesFault),
-    /// TLS to a worker is misconfigured.
-    #[error("TLS to a worker: {0}")]
-    UpstreamTls(#[from] UpstreamFault),
-    /// A token of the admin API cannot be read.
-    #[error("`{key}` {what}")]
-    Token {
-        /// The key of the config file.
-        key: &'static str,
-        /// Fault of the token file.
-        what: String,
-    },
-    /// An entry of `client.trusted` is no address and no network.
-    #[error("`client.trusted`: {0}")]
-    Trusted(String),
-    /// The clients' keys cannot be read.
-    #[error("`api_keys`: {0}")]
-    Keys(KeyFileError),
-    /// A thread or descriptor is not available.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[from] io::Error),
 }
 
 /// Starts everything and returns at once. With `signals`, SIGTERM and SIGINT drain the router; else

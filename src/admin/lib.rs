@@ -18,6 +18,7 @@ mod notes;
 mod page;
 mod port;
 mod question;
+mod readiness;
 mod routes;
 mod socket;
 mod sources;
@@ -40,6 +41,7 @@ pub use metrics::scrape::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
+pub use readiness::RouterReadiness;
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{

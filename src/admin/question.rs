@@ -9,6 +9,7 @@ use super::calls::worker_drain::{NoStreamMove, WorkerDrain};
 use super::explanation::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
+use super::readiness::RouterReadiness;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 #[derive(Debug)]
 pub enum Question {
     /// Why the router serves no requests; empty if it does.
-    Ready(oneshot::Sender<Vec<String>>),
+    Ready(oneshot::Sender<RouterReadiness>),
     /// All metrics as text.
     Metrics(oneshot::Sender<String>),
     /// The fleet with its ranks as JSON.

@@ -21,7 +21,7 @@ use axum::{Json, Router};
 use forebay_fleet::worker::Leg;
 use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 const HOW_TO_ASK: &str = "\
@@ -72,7 +72,10 @@ fn of_router() -> [ServedRoute; 14] {
         (reading("/live", "what the live page shows: a stream of events"), get(page::stream)),
         (reading("/healthz", "200 while the process is alive"), get(|| async { "ok\n" })),
         (
-            reading("/readyz", "200 when the router can serve requests, else 503, with `reasons`"),
+            reading(
+                "/readyz",
+                "200 when the router can serve requests, else 503; with `reasons` and `concerns`",
+            ),
             get(readyz),
         ),
         (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
@@ -192,10 +195,10 @@ fn router(questions: Questions, access: Arc<Access>) -> Router {
 }
 
 async fn readyz(State(questions): State<Questions>) -> Response {
-    let Some(reasons) = ask(&questions, Question::Ready).await else { return gone() };
-    let ready = reasons.is_empty();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({ "ready": ready, "reasons": reasons }))).into_response()
+    let Some(readiness) = ask(&questions, Question::Ready).await else { return gone() };
+    let is_ready = readiness.reasons.is_empty();
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(readiness.shown())).into_response()
 }
 
 async fn metrics(State(questions): State<Questions>) -> Response {

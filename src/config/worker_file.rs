@@ -9,8 +9,8 @@ use super::sections::tls::UpstreamTlsConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
 use std::path::Path;
 
-/// Reads and checks such a file. The workers are those of the returned configuration; a file that
-/// cannot be read is a finding.
+/// Reads and checks a file of workers. The returned configuration has the workers and nothing else.
+/// A file that cannot be read is a finding.
 #[must_use]
 pub fn read_worker_file(path: &Path, upstream_tls: &UpstreamTlsConfig) -> LoadedConfig {
     let name = path.display().to_string();

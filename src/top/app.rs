@@ -4,7 +4,7 @@ use crate::clean::clean;
 use crate::column::{COLUMNS, by_name};
 use crate::figures::{FigureLine, RecentSnapshots};
 use crate::row::{RankRow, RowKey, rows};
-use crate::snapshot::{Snapshot, WholePart};
+use crate::snapshot::{Condition, Snapshot, WholePart};
 use std::collections::VecDeque;
 
 /// Events that are stored.
@@ -81,7 +81,7 @@ pub(crate) struct ShownFleet {
     pub(crate) uptime_ms: u64,
     pub(crate) version: String,
     pub(crate) policy: String,
-    pub(crate) not_ready: Vec<String>,
+    pub(crate) condition: Condition,
     pub(crate) figures: FigureLine,
     pub(crate) queue: ShownQueue,
     pub(crate) rows: Vec<RankRow>,
@@ -157,10 +157,12 @@ impl App {
         }
         let live = &mut self.live;
         live.uptime_ms = snapshot.uptime_ms;
-        live.not_ready = snapshot.reasons.iter().map(|reason| clean(reason)).collect();
+        let cleaned = |texts: &[String]| texts.iter().map(|text| clean(text)).collect();
+        live.condition.reasons = cleaned(&snapshot.condition.reasons);
+        live.condition.concerns = cleaned(&snapshot.condition.concerns);
         let stalled = snapshot.counts.stalled.iter().filter(|stalled| **stalled).count();
         if stalled > 0 {
-            live.not_ready.push(format!("{stalled} shards stalled"));
+            live.condition.reasons.push(format!("{stalled} shards stalled"));
         }
         live.figures = self.recent.figures();
         live.queue.waiting = snapshot.pools.iter().map(|pool| pool.queue_depth).sum();

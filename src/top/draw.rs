@@ -4,6 +4,7 @@ use crate::app::{App, Mode, StreamLink};
 use crate::column::{COLUMNS, NAME_WIDTHS, fitting};
 use crate::figures::{count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
+use crate::snapshot::Condition;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -71,10 +72,12 @@ impl App {
             StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
-        let ready = match view.not_ready.as_slice() {
+        let Condition { reasons, concerns } = &view.condition;
+        let ready = match (reasons.as_slice(), concerns.as_slice()) {
             _ if view.version.is_empty() => "waiting".to_owned(),
-            [] => "ready".to_owned(),
-            reasons => format!("NOT READY: {}", reasons.join("; ")),
+            ([], []) => "ready".to_owned(),
+            ([], concerns) => format!("DEGRADED: {}", concerns.join("; ")),
+            (reasons, _) => format!("NOT READY: {}", reasons.join("; ")),
         };
         let version = &view.version;
         let policy = &view.policy;

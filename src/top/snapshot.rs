@@ -12,13 +12,22 @@ pub struct Snapshot {
     pub(crate) uptime_ms: u64,
     pub(crate) generation: u64,
     pub(crate) whole: Option<WholePart>,
-    pub(crate) reasons: Vec<String>,
+    #[serde(flatten)]
+    pub(crate) condition: Condition,
     #[serde(flatten)]
     pub(crate) counts: SnapshotCounts,
     /// Columns by the names of their metrics, with an entry for each rank.
     pub(crate) ranks: BTreeMap<String, Vec<Value>>,
     pub(crate) pools: Vec<ShownPool>,
     pub(crate) events: Vec<ShownEvent>,
+}
+
+/// Why the router serves no requests, and faults with which it serves on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition {
+    pub(crate) reasons: Vec<String>,
+    pub(crate) concerns: Vec<String>,
 }
 
 /// Figures of the whole router.

@@ -16,6 +16,7 @@ fn snapshot(ranks: u64, uptime_ms: u64) -> Value {
             "ranks": {"worker": column(&|i| json!(i)), "dp_rank": column(&|_| json!(0)),
                 "role": column(&|_| json!("both")), "kv_blocks": column(&|_| json!(100)),
                 "pool": column(&|_| json!(0))}},
+        "concerns": if ranks == 3 { json!(["1 of 3 workers not up"]) } else { json!([]) },
         "requests_total": {"200": uptime_ms / 100},
         "ranks": {"in_flight": column(&|i| json!(i)), "kv_rank_blocks": column(&|_| json!(25)),
             "rank_places_max": column(&|_| json!(400)), "feed": column(&|_| json!("live"))},
@@ -48,7 +49,7 @@ fn a_frame_says_what_the_snapshots_say() {
     let app = app(&[snapshot(3, 10_000), snapshot(3, 11_000)]);
     let frame = text(&app, 150);
     for wanted in [
-        "forebay 1.2.3 kv  ready",
+        "forebay 1.2.3 kv  DEGRADED: 1 of 3 workers not up",
         "10.0 requests/s",
         "3 queued",
         "3 ranks",

@@ -124,7 +124,8 @@ fn slow_requests_are_in_the_log_with_their_stages() {
 #[test]
 fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
     let worker = Worker::start(|seen, stream| {
-        let usage = r#""usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}"#;
+        let cached = r#""prompt_tokens_details":{"cached_tokens":4}"#;
+        let usage = format!(r#""usage":{{"prompt_tokens":7,"completion_tokens":3,{cached}}}"#);
         let whole = format!("{{\"id\":\"c\",{usage}}}");
         let is_cut = String::from_utf8_lossy(&seen.body).contains("cut");
         let sent = if is_cut { &whole[..9] } else { &whole };

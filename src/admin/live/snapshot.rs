@@ -5,11 +5,13 @@ use super::super::calls::windows;
 use super::super::metrics::catalogue;
 use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
 use super::super::metrics::scrape_choices::of_rank;
+use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;
 use forebay_base::{QueueIndex, RankIndex, broken_invariant_count};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Count, RankCount, Stage};
+use forebay_fleet::worker::FleetSnapshot;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -17,8 +19,7 @@ use std::collections::BTreeMap;
 pub struct LiveSources<'a, 's, 'w> {
     pub scrape: &'a ScrapeSources<'s>,
     pub workers: &'a WorkerSources<'w>,
-    /// Why the router serves no requests; empty if it does.
-    pub reasons: Vec<String>,
+    pub readiness: RouterReadiness,
     /// Other routers; `None` without replicas.
     pub replicas: Option<Value>,
 }
@@ -33,7 +34,7 @@ pub(super) struct SnapshotParts<'a, 's, 'w> {
 
 impl SnapshotParts<'_, '_, '_> {
     pub(super) fn shown(&self) -> Value {
-        let LiveSources { scrape, workers, reasons, replicas } = self.sources;
+        let LiveSources { scrape, workers, readiness, replicas } = self.sources;
         let fleet = scrape.fleet.fleet;
         let whole = self.is_whole.then(|| {
             json!({
@@ -49,7 +50,9 @@ impl SnapshotParts<'_, '_, '_> {
             "uptime_ms": scrape.fleet.now.0 / 1_000_000,
             "generation": fleet.generation,
             "whole": whole,
-            "reasons": reasons,
+            "reasons": readiness.reasons,
+            "concerns": readiness.concerns,
+            "tls_expires_s": tls_expires_s(fleet),
             "replicas": replicas,
             "totals": totals(scrape),
             "requests_total": answered(scrape),
@@ -61,6 +64,11 @@ impl SnapshotParts<'_, '_, '_> {
             "events": self.events,
         })
     }
+}
+
+/// End of the first certificate of the client port, in seconds since 1970.
+fn tls_expires_s(fleet: &FleetSnapshot) -> Option<u64> {
+    Some(fleet.serving.acceptor.as_ref()?.expires_at()?.as_secs())
 }
 
 const fn queue_mode(mode: QueueMode) -> &'static str {

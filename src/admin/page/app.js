@@ -3,9 +3,14 @@
 import { askToken, follow } from "./calls.js";
 import { Figures } from "./charts.js";
 import { Explain } from "./explain.js";
-import { Recent, put, span } from "./figures.js";
+import { Recent, percent, put, span, sumOf } from "./figures.js";
 import { Fleet } from "./fleet.js";
 import { Chips, Events, Pools, Stages } from "./flow.js";
+
+/** Time over which refusals count. */
+const REFUSALS_MS = 10_000;
+/** Days before the end of a certificate in which it is a concern. */
+const CERTIFICATE_DAYS = 14;
 
 const find = (id) => document.getElementById(id);
 
@@ -75,10 +80,36 @@ function head(snapshot) {
   put(find("replicas"), replicas && !replicas.connected ? lost : others);
   const stalled = snapshot.stalled.filter(Boolean).length;
   const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
-  put(find("ready"), reason.length ? `✕ Not ready: ${reason.join("; ")}` : "● Ready");
-  find("ready").classList.toggle("bad", reason.length > 0);
-  const name = reason.length ? "✕ Forebay" : "Forebay";
+  const concerns = [...refusals(), ...snapshot.concerns, ...certificate(snapshot.tls_expires_s)];
+  const [state, text] = condition(reason, concerns);
+  put(find("ready"), text);
+  find("ready").className = `ready ${state}`;
+  const name = { bad: "✕ Forebay", warn: "▲ Forebay" }[state] ?? "Forebay";
   if (document.title !== name) document.title = name;
+}
+
+function condition(reason, concerns) {
+  if (reason.length) return ["bad", `✕ Not ready: ${reason.join("; ")}`];
+  if (concerns.length) return ["warn", `▲ Degraded: ${concerns.join("; ")}`];
+  return ["", "● Ready"];
+}
+
+/** The share of refused requests in the last seconds, with the most frequent reason. */
+function refusals() {
+  const [refused] = recent.growth((one) => sumOf(one.rejected_total), REFUSALS_MS);
+  const [answered] = recent.growth((one) => sumOf(one.requests_total), REFUSALS_MS);
+  if (refused <= 0) return [];
+  const of = (reason) => recent.growth((one) => one.rejected_total[reason] ?? 0, REFUSALS_MS)[0];
+  const names = Object.keys(recent.newest.rejected_total);
+  const most = names.reduce((best, name) => (of(name) > of(best) ? name : best));
+  return [`${percent(refused / Math.max(answered, refused))} of requests refused, ${most}`];
+}
+
+function certificate(expiresS) {
+  if (!expiresS) return [];
+  const days = Math.floor((expiresS - Date.now() / 1000) / 86_400);
+  if (days < 0) return ["the certificate has expired"];
+  return days < CERTIFICATE_DAYS ? [`the certificate expires in ${days} days`] : [];
 }
 
 const LINKS = {

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:\n  \
     forebay check -c forebay.toml\n  \
     forebay check -c forebay.toml --print\n\n\
-    The file of `discovery.file` is checked too. Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
+    Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
+    The file of `discovery.file` is checked too.\n\
     Exit code 0 without errors (warnings are allowed), 1 with errors.")]
 pub(crate) struct CheckArgs {
     /// The file to check

@@ -16,7 +16,7 @@ use super::ports::Ports;
 use super::reports::EjectionEvent;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
-    ReloadRefusal, ReloadReport, ScrapeSources, ShardsView, WorkerSources,
+    ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::StageHistograms;
@@ -131,11 +131,11 @@ impl Publication {
             return;
         }
         let mut live = std::mem::take(&mut self.live);
-        let reasons = self.readiness(owners);
+        let readiness = self.readiness(owners);
         let replicas = self.replicas();
         self.scrape(owners, |scrape| {
             self.workers(owners, |workers| {
-                live.show(&LiveSources { scrape, workers, reasons, replicas });
+                live.show(&LiveSources { scrape, workers, readiness, replicas });
             });
         });
         self.live = live;
@@ -184,14 +184,14 @@ impl Publication {
         })
     }
 
-    /// Empty when requests can be served, else the reasons why not.
-    pub(super) fn readiness(&self, owners: &Owners<'_>) -> Vec<String> {
+    pub(super) fn readiness(&self, owners: &Owners<'_>) -> RouterReadiness {
         let mut reasons = owners.lifecycle.reasons(&owners.env.ports);
         reasons.extend(owners.feeds.restoring());
         if !self.fleet.can_serve() {
             reasons.push(forebay_admin::why_not(&self.fleet));
         }
-        reasons
+        let Environment { board, clock, .. } = owners.env;
+        RouterReadiness::new(reasons, &self.fleet, board.windows(), clock.now())
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {

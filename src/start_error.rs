@@ -1,0 +1,65 @@
+//! Reasons for a failed start, each with advice.
+
+use forebay_base::limits::SHARDS_MAX;
+use forebay_config::{AdminAddress, UpstreamFault};
+use forebay_keys::KeyFileError;
+use forebay_tls::FilesFault;
+use std::io;
+use std::net::SocketAddr;
+
+/// Advice for a port that cannot be bound.
+fn listen_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need the capability CAP_NET_BIND_SERVICE: in a systemd unit \
+             `AmbientCapabilities=CAP_NET_BIND_SERVICE`"
+        }
+        io::ErrorKind::AddrNotAvailable => "this address is not one of this machine",
+        _ => "is another process listening there?",
+    }
+}
+
+/// Reason for a failed start. The text contains advice.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No core is configured.
+    #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
+    NoCores,
+    /// An address cannot be bound.
+    #[error("cannot listen on {address}: {source}; {} (key `{key}`)", listen_advice(source))]
+    Listen {
+        /// The key of the config file.
+        key: &'static str,
+        address: AdminAddress,
+        source: io::Error,
+    },
+    /// Another process listens on the client address.
+    #[error(
+        "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
+         `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
+    )]
+    Taken { address: SocketAddr },
+    /// A certificate or key is unusable.
+    #[error("TLS: {0}")]
+    Tls(#[from] FilesFault),
+    /// TLS to a worker is misconfigured.
+    #[error("TLS to a worker: {0}")]
+    UpstreamTls(#[from] UpstreamFault),
+    /// A token of the admin API cannot be read.
+    #[error("`{key}` {what}")]
+    Token {
+        /// The key of the config file.
+        key: &'static str,
+        /// Fault of the token file.
+        what: String,
+    },
+    /// An entry of `client.trusted` is no address and no network.
+    #[error("`client.trusted`: {0}")]
+    Trusted(String),
+    /// The clients' keys cannot be read.
+    #[error("`api_keys`: {0}")]
+    Keys(KeyFileError),
+    /// A thread or descriptor is not available.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
