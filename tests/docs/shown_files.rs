@@ -7,13 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Paths of the pages, and files of the tree in their place.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 11] = [
     ("/var/lib/models/Qwen3-8B", "tests"),
     ("/var/lib/forebay", "/tmp"),
     ("/etc/forebay/keys.toml", "tests/data/api_keys/two.toml"),
     ("/etc/forebay/image_key", "tests/data/admin_token"),
     ("/etc/forebay/admin.token", "tests/data/admin_token"),
     ("/etc/forebay/read.token", "tests/data/admin_read_token"),
+    ("/etc/forebay/tokens/admin", "tests/data/admin_token"),
+    ("/etc/forebay/tokens/read", "tests/data/admin_read_token"),
     ("/etc/forebay/a.", "tests/data/tls/router."),
     ("/etc/forebay/b.", "tests/data/tls/rsa2048."),
     ("/etc/ssl/llm.", "tests/data/tls/router."),
@@ -58,6 +60,43 @@ fn shown_files() -> Vec<Block> {
     all.filter(|block| block.language == "toml").collect()
 }
 
+/// Configuration files within the YAML files of `docs/examples`: the text below a key such as
+/// `forebay.toml: |`, without its indentation.
+fn files_in_examples() -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("docs/examples")];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_yaml {
+                let text = fs::read_to_string(&path).unwrap();
+                found.extend(literals_in(&text).map(|text| Block {
+                    page: path.clone(),
+                    language: "toml".to_owned(),
+                    text,
+                }));
+            }
+        }
+    }
+    found
+}
+
+/// Literal blocks of TOML in YAML.
+fn literals_in(yaml: &str) -> impl Iterator<Item = String> {
+    let lines: Vec<&str> = yaml.lines().collect();
+    let keys = ["forebay.toml: |", "forebay_config: |", "forebay_workers: |"];
+    let is_key = move |line: &&str| keys.iter().any(|key| line.trim_start() == *key);
+    let starts: Vec<usize> = (0..lines.len()).filter(|at| is_key(&lines[*at])).collect();
+    starts.into_iter().map(move |start| {
+        let depth = |line: &str| line.len() - line.trim_start().len();
+        let below = lines.iter().skip(start + 1);
+        let own = below.take_while(|line| line.is_empty() || depth(line) > depth(lines[start]));
+        own.map(|line| line.trim_start()).collect::<Vec<_>>().join("\n")
+    })
+}
+
 /// Reads and checks a file as `forebay check` does, with files of the tree in place of its own.
 fn check(text: &str) -> Result<Config, Vec<Finding>> {
     let text = FILES.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
@@ -68,7 +107,10 @@ fn check(text: &str) -> Result<Config, Vec<Finding>> {
 
 #[test]
 fn files_that_the_pages_show_can_be_used() {
-    let files = shown_files();
+    let mut files = shown_files();
+    let in_examples = files_in_examples();
+    assert_eq!(in_examples.len(), 4, "files of Kubernetes and Ansible");
+    files.extend(in_examples);
     assert!(files.len() > 20, "{} files: blocks are fenced in another way now", files.len());
     for Block { page, text, .. } in files {
         if let Err(findings) = check(&text) {
