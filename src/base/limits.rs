@@ -1,10 +1,12 @@
 //! Every fixed limit, with its unit and the behavior at the limit. Limits that operators tune are
-//! keys of the config file (`config::schema`); the limits here size arrays and rings.
+//! keys of the config file (`config::schema`); the limits here size arrays and rings. A line with
+//! `Topic` begins a table of `docs/reference/limits.md`.
 
 use std::time::Duration;
 
-/// Most ranks of a fleet. Further ranks are refused with a log line and not routed to. A set of
-/// ranks in the index has a bit for each.
+// Topic: Fleet and files.
+/// Most ranks of a fleet (4,096 with the feature `ranks_4096`). Further ranks are refused with a
+/// log line and not routed to. A set of ranks in the index has a bit for each.
 pub const RANKS_MAX: usize = if cfg!(feature = "ranks_4096") { 4_096 } else { 1_024 };
 /// Most pools, and most queues: a queue per rank, or a queue per pool. The pool of a model's
 /// prefill ranks has the number of its other pool plus [`RANKS_MAX`].
@@ -50,6 +52,7 @@ pub const MODELS_MAX: usize = 64;
 /// Most shards of a process; `forebay check` reports more as an error.
 pub const SHARDS_MAX: usize = 64;
 
+// Topic: Between threads.
 /// KV batches waiting between the control plane and a shard. Full: the feed stops reading its
 /// socket.
 pub const KV_RING_BATCHES_MAX: usize = 1_024;
@@ -83,6 +86,7 @@ pub const RESPONSE_ID_SEARCH_BYTES_MAX: usize = 16 * 1024;
 /// record.
 pub const HISTOGRAM_RING_MAX: usize = 4;
 
+// Topic: Sockets.
 /// Bytes of a read from a socket; also the size of a pooled buffer.
 pub const READ_BYTES: usize = 16 * 1024;
 /// Bytes of a read from a socket that carries a stream of small events, or is idle for long.
@@ -133,7 +137,8 @@ pub const READ_AT_ONCE_BYTES_MAX: usize = 48 * 1024;
 /// request is then resent once on a fresh connection to the same worker. After this time, the
 /// worker may have read the request.
 pub const STALE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
-/// Longest body that a shard scans, renders and matches itself; see `shard/offload.rs` for longer
+// Topic: Bodies and prompts.
+/// Longest body that a shard scans, renders and matches itself; see `runtime/offload.rs` for longer
 /// bodies. Costs at worst some 8 ns a byte (`tools/holds`), so that the shard is blocked for less
 /// than a millisecond. Includes a prompt of 64 KiB.
 pub const INLINE_BODY_BYTES_MAX: usize = 80 * 1024;
@@ -209,6 +214,7 @@ pub const APPLY_OPS_PER_TURN: usize = 1_024;
 /// Ranks that are known to hold parts of a waiting request's prompt; with more, the ranks with the
 /// shortest parts are dropped.
 pub const HOLDINGS_MAX: usize = 16;
+// Topic: Queues and streams.
 /// Flows (tenant and model) of a class that keep their place in the order without waiting requests.
 /// Full: all idle flows are forgotten, so that a returning tenant is served a little early.
 pub const IDLE_FLOWS_MAX: usize = 4_096;
@@ -231,6 +237,7 @@ pub const CONTINUED_BODY_BYTES_MAX: usize = 256 * 1024;
 /// Period in which the latency histograms are sent to the control plane.
 pub const HISTOGRAM_PERIOD: Duration = Duration::from_secs(1);
 
+// Topic: Prefill and decode.
 /// Product of prompts and samples of a request that a prefill rank may hand to a decode rank. A
 /// request with more is not split, and is refused if no rank computes it whole.
 pub const SPLIT_ITEMS_MAX: u32 = 4_096;
@@ -241,6 +248,7 @@ pub const SPLIT_MEMBERS_MAX: usize = 64;
 /// With more, the KV transfer has failed: decode needs a few kilobytes of it.
 pub const PREFILL_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
+// Topic: Replicas.
 /// Other replicas that this router reads. Further replicas are ignored and counted; limits do not
 /// include them.
 pub const REPLICAS_MAX: usize = 32;
@@ -260,11 +268,13 @@ pub const PEER_UNREAD_BYTES_MAX: u32 = 4 * 1024 * 1024;
 /// Messages of all peers that wait for the control plane. Full: they wait in the peers.
 pub const PEER_MESSAGES_MAX: usize = 32;
 
+// Topic: Shards.
 /// Period in which a shard reports progress.
 pub const SHARD_BEAT_PERIOD: Duration = Duration::from_millis(250);
 /// A shard without progress for this long is stalled: the router is not ready, and reports it.
 pub const SHARD_STALLED_AFTER: Duration = Duration::from_secs(1);
 
+// Topic: Front door.
 /// Longest PROXY header that is read. A longer header ends the connection. Addresses take 232
 /// bytes; the rest is for extensions of load balancers.
 pub const PROXY_HEADER_BYTES_MAX: usize = 4_096;
@@ -305,6 +315,7 @@ pub const ADAPTER_LISTED_MAX: Duration = Duration::from_secs(40);
 /// Each is compared with the fields or members of a request.
 pub const SESSION_NAMES_MAX: usize = 8;
 
+// Topic: Admin API.
 /// Open connections of the admin API. A further connection ends the connection that has been silent
 /// longest.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
@@ -321,6 +332,7 @@ pub const ADMIN_HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the file that `admin_token_file` names.
 pub const TOKEN_BYTES_MAX: usize = 4_096;
 
+// Topic: Answers.
 /// Bytes of an event that a stream holds back until its end has arrived. A longer event is relayed
 /// in parts.
 pub const HELD_EVENT_BYTES_MAX: usize = 256 * 1024;
@@ -330,6 +342,7 @@ pub const USAGE_BYTES_MAX: usize = 16 * 1024;
 /// Tokens of a kind that an answer can have cost. Higher counts are clamped.
 pub const USAGE_TOKENS_MAX: u64 = 1 << 24;
 
+// Topic: Keys, tokens and TLS.
 /// API keys of a file. A file with more is refused.
 pub const API_KEYS_MAX: usize = 65_536;
 /// Bytes of the file that `api_keys` names. A longer file is refused.
@@ -369,6 +382,7 @@ pub const CERTIFICATES_MAX: usize = 256;
 /// Addresses that a router listens on beside `listen`; `forebay check` reports more as an error.
 pub const LISTENERS_MAX: usize = 16;
 
+// Topic: Log and traces.
 /// Period between two log lines about a lack of sockets, per shard.
 pub const LACK_LOG_PERIOD: Duration = Duration::from_secs(10);
 
@@ -403,6 +417,7 @@ pub const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Longest wait for the last log lines at the end of the process.
 pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 
+// Topic: Recordings and snapshots.
 /// Notes of requests that wait for `forebay record`. Full: the note is dropped and counted.
 pub const REQUEST_NOTES_MAX: usize = 2_048;
 /// Bytes of a prompt for each key of a note, about 32 tokens.
@@ -416,8 +431,8 @@ pub const LADDER_PARTS_MAX: usize = 1 << 22;
 /// most ends of prompts that wait for a next turn.
 pub const LADDER_PENDING_MAX: usize = 1 << 18;
 
-/// Time after the start in which a feed has to claim its rank's part of a snapshot, and the engine
-/// has to confirm the restored blocks. Unclaimed parts and unconfirmed blocks are forgotten.
+/// Time after the start for a feed to claim its rank's part of a snapshot, and for the engine to
+/// confirm the blocks. Unclaimed parts and unconfirmed blocks are forgotten.
 pub const RESTORE_TIME_MAX: Duration = Duration::from_secs(60);
 /// Longest wait for the last snapshot of a process that ends.
 pub const LAST_SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use super::wire::write_line;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Pid, geteuid};
+use rustix::process::{Pid, Uid, geteuid};
 use std::io;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -39,15 +39,28 @@ impl HandoverAddress {
         Ok(HandoverListener(listener))
     }
 
-    /// Connects; `None` where no process listens, or a process of another user.
+    /// Connects; `None` where no process listens, or a process of another user. What that process
+    /// hands over may be used.
     pub(super) fn meet(&self) -> io::Result<Option<(UnixStream, Pid)>> {
-        let stream = match UnixStream::connect_addr(&self.0) {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(stream) = self.connect()? else { return Ok(None) };
         let peer = trusted(&stream)?;
         Ok(peer.map(|pid| (stream, pid)))
+    }
+
+    /// Connects to send an order; `None` where no process listens that this user may order. Root
+    /// orders the processes of all users: a unit runs the router as its own user.
+    pub(super) fn meet_for_order(&self) -> io::Result<Option<UnixStream>> {
+        let Some(stream) = self.connect()? else { return Ok(None) };
+        let peer = socket_peercred(&stream)?;
+        Ok(takes_orders(peer.uid, geteuid()).then_some(stream))
+    }
+
+    fn connect(&self) -> io::Result<Option<UnixStream>> {
+        match UnixStream::connect_addr(&self.0) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -58,5 +71,32 @@ pub struct HandoverListener(pub(super) UnixListener);
 /// The process at the other end, if its user is this user or root.
 pub(super) fn trusted(stream: &UnixStream) -> io::Result<Option<Pid>> {
     let peer = socket_peercred(stream)?;
-    Ok((peer.uid == geteuid() || peer.uid.is_root()).then_some(peer.pid))
+    Ok(is_trusted(peer.uid, geteuid()).then_some(peer.pid))
+}
+
+/// Sockets, index and requests of the peer may be used.
+fn is_trusted(peer: Uid, own: Uid) -> bool {
+    peer == own || peer.is_root()
+}
+
+/// The peer may get orders of a process of the user `own`.
+fn takes_orders(peer: Uid, own: Uid) -> bool {
+    own.is_root() || is_trusted(peer, own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_orders_all_users_and_trusts_itself_alone() {
+        let root = Uid::ROOT;
+        let router = Uid::from_raw(990);
+        let other = Uid::from_raw(1_000);
+        assert!(is_trusted(root, router) && is_trusted(router, router) && is_trusted(root, root));
+        assert!(!is_trusted(router, root) && !is_trusted(other, router));
+        assert!(takes_orders(router, root), "`forebay upgrade` of root, a unit with its own user");
+        assert!(takes_orders(root, router) && takes_orders(router, router));
+        assert!(!takes_orders(other, router));
+    }
 }

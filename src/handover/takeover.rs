@@ -118,7 +118,7 @@ impl TakenProcess {
 /// # Errors
 /// [`TakeError`]; the running process continues.
 pub fn upgrade(place: &HandoverAddress) -> Result<Option<i32>, TakeError> {
-    let Some((stream, _)) = place.meet()? else { return Ok(None) };
+    let Some(stream) = place.meet_for_order()? else { return Ok(None) };
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     let answer =
         write_line(&stream, "upgrade").and_then(|()| read_line(&stream, UPGRADE_MAX + ANSWER_MAX));

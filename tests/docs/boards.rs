@@ -277,3 +277,28 @@ fn names_that_do_not_exist_are_seen() {
     assert_eq!(faults_of("sum by (model, le) (forebay_ttft_seconds_sum)", ""), 1);
     assert_eq!(faults_of("forebay_in_flight_sum", ""), 1);
 }
+
+/// A table of alerts that lacks a row hides the alert from its reader.
+#[test]
+fn the_page_lists_each_alert_with_its_severity() {
+    let rules = read("tools/prometheus/alerts.yml");
+    let mut in_rules = Vec::new();
+    for line in rules.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("- alert: ") {
+            in_rules.push((name.to_owned(), String::new()));
+        } else if let Some((_, severity)) = line.split_once("severity: ") {
+            in_rules.last_mut().unwrap().1 = severity.trim_end_matches('}').to_owned();
+        }
+    }
+    let page = read("docs/operate/boards.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `Forebay"));
+    let cell = |row: &str, at: usize| {
+        let text = row.split('|').nth(at).unwrap_or_default();
+        text.trim().trim_matches('`').to_owned()
+    };
+    let mut on_page: Vec<_> = rows.map(|row| (cell(row, 1), cell(row, 2))).collect();
+    in_rules.sort();
+    on_page.sort();
+    assert!(in_rules.len() > 10, "{in_rules:?}");
+    assert_eq!(on_page, in_rules);
+}

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails must stop")]
 
 mod boards;
+mod limits;
 mod reference;
 mod rooms;
+mod shown_files;
 
 use forebay::admin::all_metrics;
-use forebay::config::{Config, FlowConfig, all_keys};
+use forebay::config::{Config, all_keys};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -34,40 +36,6 @@ fn texts_below(folder: &str, extension: &str) -> String {
         }
     }
     text
-}
-
-/// The configuration files that the pages show, comments and all.
-fn shown_files() -> impl Iterator<Item = &'static str> {
-    PAGES.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next())
-}
-
-#[test]
-fn what_the_pages_show_of_back_pressure_is_the_default() {
-    let shown = shown_files().find(|file| file.contains("[queue]")).unwrap();
-    let text = format!("{shown}\n[[worker]]\nurl = \"http://a:1\"\n");
-    let shown = Config::from_toml(&text).unwrap().flow;
-    assert_eq!(shown.tenants.len(), 1);
-    let usual = FlowConfig::default();
-    let FlowConfig { rank_concurrency_max, tenants, .. } = shown.clone();
-    assert_eq!(shown, FlowConfig { rank_concurrency_max, tenants, ..usual });
-}
-
-#[test]
-fn files_that_the_pages_show_can_be_used() {
-    for file in shown_files() {
-        let file = file.replace("/var/lib/models/Qwen3-8B", "tests");
-        let file = file.replace("/var/lib/forebay", "/tmp");
-        let file = file.replace("/etc/forebay/keys.toml", "tests/data/api_keys/two.toml");
-        let file = file.replace("/etc/forebay/image_key", "tests/data/admin_token");
-        let file = file.replace("/etc/forebay/a.", "tests/data/tls/router.");
-        let file = file.replace("/etc/forebay/b.", "tests/data/tls/rsa2048.");
-        let worker =
-            if file.contains("[[worker]]") { "" } else { "[[worker]]\nurl = \"http://a:1\"\n" };
-        if let Err(findings) = Config::from_toml(&format!("{file}\n{worker}")) {
-            let said: Vec<String> = findings.iter().map(ToString::to_string).collect();
-            assert!(said.is_empty(), "{said:?} in:\n{file}");
-        }
-    }
 }
 
 /// Who takes the `#` away from a line of the packaged file gets a file that works.

@@ -1,10 +1,10 @@
 //! The generated parts of the reference pages. Each part stands between two comments of its page.
 
-use super::rooms;
+use super::{limits, rooms};
 use clap::{Arg, Command};
 use forebay::account::{Count, MetricKind};
 use forebay::admin::{admin_routes, all_metrics};
-use forebay::config::{KeyEntry, Kind, all_keys};
+use forebay::config::{Config, KeyEntry, Kind, all_keys};
 use forebay::http1::header;
 use forebay::parse::{CLIENT_ROUTES, ENGINE_CALLS, Reason};
 use std::fmt::Write as _;
@@ -20,6 +20,8 @@ fn parts() -> Vec<(&'static str, &'static str, String)> {
         ("internals/architecture.md", "crates", rooms::crates()),
         ("internals/architecture.md", "dataplane", rooms::modules("src/dataplane")),
         ("reference/configuration.md", "keys", keys()),
+        ("reference/limits.md", "limits by key", limits::keys()),
+        ("reference/limits.md", "fixed limits", limits::constants()),
         ("reference/cli.md", "commands", commands()),
         ("reference/metrics.md", "metrics", metrics()),
         ("reference/errors.md", "reasons", reasons()),
@@ -65,7 +67,7 @@ fn a_change_of_a_part_is_seen() {
 }
 
 /// A text in the cell of a table.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     text.trim().replace('|', "\\|")
 }
 
@@ -86,7 +88,7 @@ fn keys() -> String {
             all.iter().filter(|entry| section_of(entry) == section).collect();
         match section {
             "" => text.push_str("## Top level\n"),
-            "worker" | "tenant" => writeln!(text, "## `[[{section}]]`").unwrap(),
+            _ if is_list(section) => writeln!(text, "## `[[{section}]]`").unwrap(),
             _ => writeln!(text, "## `[{section}]`").unwrap(),
         }
         let about = of_section.first().unwrap().key.about.trim();
@@ -103,19 +105,41 @@ fn keys() -> String {
     text
 }
 
+/// A list of tables, by the reader of the file: as a single table it is an error.
+fn is_list(section: &str) -> bool {
+    let Err(findings) = Config::from_toml(&format!("[{section}]\n")) else { return false };
+    findings.iter().any(|finding| finding.to_string().contains("not a list of tables"))
+}
+
+#[test]
+fn tables_that_come_in_lists_have_two_brackets() {
+    let shown = keys();
+    for list in ["worker", "tenant", "certificate", "listener", "model", "adapter"] {
+        assert!(shown.contains(&format!("## `[[{list}]]`\n")), "{list}");
+    }
+    assert!(shown.contains("## `[queue]`\n") && shown.contains("## `[tls]`\n"), "{shown}");
+}
+
+/// The default of a key, or what counts without the key.
+pub(super) fn default_text(entry: &KeyEntry) -> String {
+    match &entry.default {
+        Some(value) => format!("`{value}`"),
+        None => entry.key.absent.to_owned(),
+    }
+}
+
+/// The type of a key with its range.
+pub(super) fn kind_text(entry: &KeyEntry) -> String {
+    let range = entry.kind.format_range(entry.key);
+    let parts = [kind(&entry.kind), &range].into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 fn key_row(entry: &KeyEntry) -> String {
     let key = entry.key;
     let name = key.path.rsplit('.').next().unwrap();
-    let default = match &entry.default {
-        Some(value) => format!("`{value}`"),
-        None => key.absent.to_owned(),
-    };
-    let range = entry.kind.format_range(key);
-    let kind = [kind(&entry.kind), &range]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(", ");
+    let default = default_text(entry);
+    let kind = kind_text(entry);
     let reload = if key.reloadable { "yes" } else { "" };
     format!("| `{name}` | {kind} | {} | {reload} | {} |\n", cell(&default), cell(key.doc))
 }

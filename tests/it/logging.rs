@@ -212,3 +212,49 @@ fn slow_requests(log: &str) -> Vec<serde_json::Value> {
     let lines = log.lines().filter(|line| line.contains("slow request"));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
+
+/// Words of prompts, answers and engines' errors, at the level that logs most.
+#[test]
+fn no_text_of_a_prompt_or_an_answer_is_in_the_log() {
+    const WORD: &str = "zebrafish";
+    let worker = Worker::start(|seen, stream| {
+        let body = format!(r#"{{"choices":[{{"text":"{WORD}"}}],"error":{{"message":"{WORD}"}}}}"#);
+        let fails = String::from_utf8_lossy(&seen.body).contains("fail");
+        let status = if fails { "500 Internal Server Error" } else { "200 OK" };
+        let reply = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(reply.as_bytes()).is_ok()
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[log]\nrequests = true\nslow = \"1ms\"\nlevel = \"trace\"\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let bodies = [
+        format!(r#"{{"model":"m","prompt":"{WORD}","user":"{WORD}"}}"#),
+        format!(r#"{{"model":"m","prompt":"fail {WORD}"}}"#),
+        format!(r#"{{"model":"m","prompt":"{WORD}"#),
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{WORD}"}}]}}"#),
+    ];
+    let paths = ["/v1/completions", "/v1/chat/completions?q=zebrafish"];
+    let mut asked = 0;
+    for path in paths {
+        for body in &bodies {
+            let mut client = Client::connect(router.listen);
+            client.send(&post(path, body.as_bytes()));
+            let _ = client.reply();
+            asked += 1;
+        }
+    }
+    let explained = get(router.admin, "/debug/overlap?model=m&prompt=zebrafish&text=true");
+    assert!(explained.text().contains(WORD), "the caller gets the text of the own prompt");
+    until("the records are written", || router.logged("INFO request") >= asked);
+    let log = router.log();
+    assert!(!log.contains(WORD), "{log}");
+    assert!(!get(router.admin, "/metrics").text().contains(WORD));
+    assert!(!get(router.admin, "/workers").text().contains(WORD));
+}
