@@ -42,7 +42,7 @@ pub mod test_support;
 mod tests;
 
 pub use description::{
-    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel,
+    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, ServerTraits,
     configured_model, numbered, read_models,
 };
 pub use examination::Examination;

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
     let content = Value::String(content.to_owned());
     let content = match shaper.rules {
-        EngineRules::Vllm => shaper.content(role, content),
         EngineRules::Sglang => content,
+        _ => shaper.content(role, content),
     };
     json!({ "role": role, "content": content })
 }
@@ -158,6 +158,11 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
         shaped.insert("reasoning".into(), reasoning.clone());
         shaped.insert("reasoning_content".into(), reasoning);
     }
+}
+
+/// Parses JSON as Rust's frontends do: integers above 64 bits become floats.
+pub(super) fn parsed_number_as_float(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok()
 }
 
 /// Parses the arguments of tool calls, which are JSON text, because templates get objects; invalid

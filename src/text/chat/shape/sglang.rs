@@ -123,3 +123,19 @@ pub(super) fn effort(body: &mut Map<String, Value>) -> (Option<Value>, Option<bo
     let thinks = effort.as_ref().map(|effort| effort != "none");
     (effort, thinks.or(enabled.then_some(true)))
 }
+
+/// Sets the variables of [`effort`], unless the arguments of the template set them.
+pub(super) fn insert_effort(
+    variables: &mut Map<String, Value>,
+    effort: Option<Value>,
+    thinks: Option<bool>,
+) {
+    for name in ["thinking", "enable_thinking"] {
+        if let Some(thinks) = thinks {
+            variables.entry(name).or_insert(Value::Bool(thinks));
+        }
+    }
+    if let Some(effort) = effort {
+        variables.entry("reasoning_effort").or_insert(effort);
+    }
+}

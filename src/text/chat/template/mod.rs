@@ -92,7 +92,7 @@ impl ChatTemplate {
             contents.push((message.role, content));
         }
         let messages = contents.iter().map(|(role, content)| (*role, content.as_str()));
-        let conversation = self.renderer.plain(messages, add_generation_prompt);
+        let conversation = self.renderer.plain(messages, add_generation_prompt)?;
         self.renderer.render(conversation, out)
     }
 
