@@ -31,6 +31,9 @@ mod port;
 mod rank;
 mod recent_links;
 mod recovery;
+mod relay;
+#[cfg(test)]
+mod report_tests;
 #[cfg(test)]
 mod restore_tests;
 mod replays;
