@@ -51,6 +51,16 @@ pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'s
     environment.add_filter("string", |value: &Value| text_of(value));
     environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
     environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
+    environment.add_filter("items", |value: &Value| match value.is_undefined() {
+        true => Ok(Value::from(Vec::<Value>::new())),
+        false => minijinja::filters::items(value),
+    });
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: &Value| match value.is_undefined() {
+            true => Ok(0),
+            false => minijinja::filters::length(value),
+        });
+    }
     // An undefined value counts as an empty list.
     environment.add_test("sequence", |value: &Value| {
         let kind = value.kind();

@@ -71,7 +71,6 @@ fn float_text(value: &Value) -> Option<String> {
 }
 
 /// Parses a string as JSON; other values stay.
-#[expect(clippy::needless_pass_by_value, reason = "the signature of filters")]
 fn from_json(value: Value) -> Result<Value, Error> {
     let Some(text) = value.as_str() else { return Ok(value) };
     let parsed: serde_json::Value = serde_json::from_str(text)

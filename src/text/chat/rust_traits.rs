@@ -4,7 +4,7 @@
 use super::environment::TEMPLATE;
 use super::special::SpecialTokens;
 use minijinja::Environment;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Names of special tokens that SGLang's renderer sets, to none when the model has no such token.
 pub(super) const SGLANG_TOKENS: [&str; 3] = ["bos_token", "eos_token", "unk_token"];
@@ -115,13 +115,12 @@ impl TemplateProbe<'_> {
     }
 
     fn render(&self, messages: Value, generates: bool) -> Option<String> {
-        let mut variables = json!({ "messages": messages, "add_generation_prompt": generates,
-            "tools": self.tools });
+        let mut variables = Map::new();
+        variables.insert("messages".into(), messages);
+        variables.insert("add_generation_prompt".into(), generates.into());
+        variables.insert("tools".into(), self.tools.clone());
         for name in SGLANG_TOKENS {
-            let text = self.special.text(name).map(str::to_owned);
-            if let Some(variables) = variables.as_object_mut() {
-                variables.insert(name.to_owned(), text.into());
-            }
+            variables.insert(name.to_owned(), self.special.text(name).into());
         }
         self.environment.get_template(TEMPLATE).ok()?.render(variables).ok()
     }

@@ -17,16 +17,21 @@ mod vllm_rust;
 pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 
 use super::error::RenderError;
+use super::message::ChatApi;
 use super::rules::EngineRules;
 use serde_json::{Map, Value};
 
 impl Shaper {
     /// Converts a body into variables.
-    pub(super) fn shape(&self, mut body: Map<String, Value>) -> Result<Conversation, RenderError> {
+    pub(super) fn shape(
+        &self,
+        mut body: Map<String, Value>,
+        api: ChatApi,
+    ) -> Result<Conversation, RenderError> {
         if self.rules.is_rust() {
             return self.shape_for_rust(body);
         }
-        foreign::to_chat(&mut body)?;
+        foreign::to_chat(&mut body, api)?;
         let Some(Value::Array(sent)) = body.remove("messages") else {
             return Err(RenderError::NoMessages);
         };
