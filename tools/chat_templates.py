@@ -43,6 +43,13 @@ def text_of(part):
 # vLLM: vllm/renderers/chat_utils, vllm/entrypoints/openai/chat_completion
 
 
+def vllm_call(call):
+    """The keys of the request class, in its order."""
+    function = {"arguments": json.loads(call["function"]["arguments"] or "{}"), "name": call["function"]["name"]}
+    shaped = {"id": call.get("id"), "function": function, "type": call.get("type")}
+    return {key: value for key, value in shaped.items() if value is not None}
+
+
 def vllm_message(message, content_format):
     role, content = message["role"], message.get("content")
     parts = [] if content is None else [content] if isinstance(content, str) else content
@@ -53,10 +60,8 @@ def vllm_message(message, content_format):
         shaped = {"role": role, "content": "\n".join(text for text in texts if text)}
     if role == "assistant":
         calls = copy.deepcopy(message.get("tool_calls"))
-        for call in calls or []:
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"] or "{}")
         if calls:
-            shaped["tool_calls"] = calls
+            shaped["tool_calls"] = [vllm_call(call) for call in calls]
         if message.get("reasoning_content") is not None:
             shaped["reasoning"] = shaped["reasoning_content"] = message["reasoning_content"]
     if role == "tool":

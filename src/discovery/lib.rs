@@ -27,7 +27,7 @@ pub mod test_support;
 mod tests;
 
 pub use descriptions::description::{
-    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel,
+    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, ServerTraits,
     configured_model, numbered, read_models,
 };
 pub use descriptions::examination::Examination;

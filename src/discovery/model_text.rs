@@ -99,10 +99,14 @@ impl ModelTexts {
         description: &Description,
         dirs: Dirs<'_>,
     ) -> BTreeMap<Arc<str>, FoundText> {
+        let of_python = match description.dialect {
+            Dialect::Sglang => EngineRules::Sglang,
+            Dialect::Vllm | Dialect::Openai => EngineRules::Vllm,
+        };
         let rules = ReadingRules {
-            of_engine: match description.dialect {
-                Dialect::Sglang => EngineRules::Sglang,
-                Dialect::Vllm | Dialect::Openai => EngineRules::Vllm,
+            of_engine: match description.server.is_rust {
+                true => of_python.of_rust_frontend(),
+                false => of_python,
             },
             names_images: description.dialect == Dialect::Vllm && self.names_images,
         };
@@ -244,7 +248,7 @@ fn hub_cache() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptions::description::{Listing, read_models};
+    use crate::descriptions::description::{Listing, ServerTraits, read_models};
     use forebay_fleet::worker::Role;
     use forebay_kv_events::test_support::block_on_local;
     use std::fs;
@@ -260,10 +264,9 @@ mod tests {
             models,
             listing: Listing::Listed,
             ranks,
-            port_per_rank: false,
             role,
             source: None,
-            is_asleep: false,
+            server: ServerTraits::default(),
         }
     }
 
@@ -286,13 +289,21 @@ mod tests {
         block_on_local(async move {
             let texts = ModelTexts::new(Clock::start(), false);
             let mut kept = Vec::new();
-            for (dialect, wanted) in
-                [(Dialect::Vllm, "a\nb"), (Dialect::Sglang, "a b"), (Dialect::Openai, "a\nb")]
-            {
-                let text = found(&texts, dir.path(), dialect).await.text.unwrap();
+            for (dialect, is_rust, wanted) in [
+                (Dialect::Vllm, false, "a\nb"),
+                (Dialect::Sglang, false, "a b"),
+                (Dialect::Openai, false, "a\nb"),
+                (Dialect::Vllm, true, "ab"),
+                (Dialect::Sglang, true, "a\nb"),
+            ] {
+                let mut description = described(dialect);
+                description.server.is_rust = is_rust;
+                let dirs = Dirs { of_worker: Some(dir.path()), of_all: None };
+                let found = texts.find_all(&description, dirs).await.remove("m").unwrap();
+                let text = found.text.unwrap();
                 let mut out = Vec::new();
                 text.chat_template.as_ref().unwrap().render_full(body, &mut out).unwrap();
-                assert_eq!(String::from_utf8(out).unwrap(), wanted, "{dialect:?}");
+                assert_eq!(String::from_utf8(out).unwrap(), wanted, "{dialect:?} {is_rust}");
                 kept.push(text);
             }
             assert!(Arc::ptr_eq(&kept[0], &kept[2]), "one copy per directory and rules");

@@ -389,7 +389,7 @@ impl Probe {
         let lists_nothing = description.listing.is_nothing();
         if is_new && self.health.enabled && dialect == Dialect::Vllm {
             let patience = self.health.timeout.min(SLEEP_ANSWER_TIME_MAX);
-            description.is_asleep = is_asleep(&self.asker(patience)).await;
+            description.server.is_asleep = is_asleep(&self.asker(patience)).await;
         }
         let registry = match &description.source {
             Some(KvSource::Registry(registry)) => Some(registry.clone()),

@@ -81,11 +81,14 @@ fn recorded_servers_are_recognised() {
         let rust = described(VLLM_RUST, &none).await.unwrap();
         assert_eq!(rust.dialect, Dialect::Vllm);
         assert_eq!(rust.ranks.len(), 2, "two engines in the metrics");
+        assert!(rust.server.is_rust && rust.in_words().starts_with("vLLM with its Rust frontend"));
+        assert!(!vllm.server.is_rust, "the Python frontend lists `vllm`");
         assert_eq!(streams(&rust), ["-", "-"]);
 
         let sglang = described(SGLANG, &none).await.unwrap();
         assert_eq!(sglang.dialect, Dialect::Sglang);
         assert_eq!(names(&sglang), ["tiny"]);
+        assert!(sglang.server.is_rust, "the recording is of the Rust server");
         assert_eq!(sglang.models[0].root.as_deref(), Some("/srv/models/tiny-random-llama"));
         assert_eq!(streams(&sglang), ["tcp://gpu1:6657 "]);
         let load = sglang.ranks[0].load.as_ref().unwrap();
@@ -104,6 +107,30 @@ fn recorded_servers_are_recognised() {
         );
         let odd = described(&[("/v1/models", "<html>")], &none).await;
         assert!(matches!(odd, Err(DiscoveryError::Models)));
+    });
+}
+
+/// A proxy that lists models of its own hides `owned_by`, but not the version.
+#[test]
+fn the_version_names_the_rust_frontend_too() {
+    const LIST: &str = r#"{"data":[{"id":"m","owned_by":"proxy"}]}"#;
+    const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 0\n";
+    const RUST: Answers = &[
+        ("/v1/models", LIST),
+        ("/metrics", METRICS),
+        ("/version", r#"{"version":"0.33.0","rust_frontend_version":"0.33.0"}"#),
+    ];
+    const PYTHON: Answers =
+        &[("/v1/models", LIST), ("/metrics", METRICS), ("/version", r#"{"version":"0.33.0"}"#)];
+    block_on_local(async {
+        let config = WorkerConfig::default();
+        for (answers, is_rust) in [(RUST, true), (PYTHON, false)] {
+            let found = described(answers, &config).await.unwrap();
+            assert_eq!(found.server.is_rust, is_rust, "{answers:?}");
+        }
+        // A failure of the moment is no change of the frontend.
+        let failing = refusing(RUST, &[("/version", 503)]).await;
+        assert!(described_at(failing, &config).await.is_err());
     });
 }
 
@@ -310,7 +337,7 @@ fn odd_answers_are_survived() {
         "publisher":"null","endpoint":"tcp://*:1"}}"#;
     assert_eq!(events_of_vllm(off, "h", ip), [(0, None), (1, None)].into());
     let rust = r#"{"frontend":"rust","dp_size":2,"page_size":1}"#;
-    assert!(read_sglang_info(rust, "h").unwrap().port_per_rank);
+    assert!(read_sglang_info(rust, "h").unwrap().server.port_per_rank);
     let tiered = r#"{"page_size":64,"enable_hierarchical_cache":true}"#;
     assert!(read_sglang_info(tiered, "h").unwrap().ranks[0].expects_tiers);
     assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);

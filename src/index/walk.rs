@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 /// Branches on the stack, at most; further branches are not followed.
 const BRANCHES_MAX: usize = 1_024;
-/// Probe budget of the shortest prompt; each two bytes of a prompt add a probe.
+/// Probe budget of the shortest prompt; each byte of a prompt adds a probe, because a block may be a
+/// token of a byte.
 const PROBES_LEAST: usize = 1_024;
 /// Hashed bytes that cost as much as a probe.
 const PROBE_BYTES: usize = 256;
@@ -45,11 +46,10 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
         debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
-        // A block of a single short token has three bytes. The number of blocks of an image is
-        // unknown.
+        // A block of a single digit has a byte. The number of blocks of an image is unknown.
         let worth = match IMAGES {
             true => WALK_PROBES_MAX,
-            false => WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len() / 2),
+            false => WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len()),
         };
         let mut budget = self.out.probes_max.min(worth);
         scratch.run.begin(self.out.rank_words());
@@ -243,4 +243,40 @@ pub(super) fn follow_path(
         before = end;
     }
     out.scratch = Some(scratch);
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use crate::{BlockKey, KeySeed, KvOp, Overlap, Overlaps, RootName, Shape};
+    use forebay_base::RankIndex;
+
+    /// llm-d-router#2153: pages of a single token, in a prompt of digits.
+    #[test]
+    fn pages_of_a_token_are_matched_to_their_end() {
+        const SEED: KeySeed = KeySeed(5);
+        const RANK: RankIndex = RankIndex(1);
+        let text: Vec<u8> = (0..20_000_u32).map(|at| b'0' + (at * at % 10) as u8).collect();
+        for lengths in [&[1_usize][..], &[1, 2, 3], &[1, 1, 1, 1, 7]] {
+            let shape = Shape { segment_slots: 4_096, memory_bytes_max: 1 << 26 };
+            let (reader, mut writers) = crate::index_of_shape(1, SEED, shape);
+            let root = BlockKey::root(SEED, &RootName { model: "m", ..RootName::default() });
+            let mut parent = root;
+            let mut rest = text.as_slice();
+            let mut blocks = 0;
+            for length in lengths.iter().cycle() {
+                let Some((block, tail)) = rest.split_at_checked(*length) else { break };
+                let key = parent.child(SEED, block);
+                let block_bytes = u16::try_from(block.len()).unwrap();
+                writers[0].apply(RANK, KvOp::Store { parent, key, block_bytes });
+                parent = key;
+                rest = tail;
+                blocks += 1;
+            }
+            let mut found = Overlaps::new(4);
+            reader.overlap(root, &text, &mut found);
+            let bytes = u32::try_from(text.len() - rest.len()).unwrap();
+            assert_eq!(found.get(RANK), Overlap { blocks, bytes }, "{lengths:?}");
+        }
+    }
 }

@@ -134,6 +134,9 @@ impl Decoder {
     }
 }
 
+/// Marks of unsigned numbers, with the bytes that follow.
+const LONG_NUMBERS: [(u8, usize); 4] = [(0xcc, 1), (0xcd, 2), (0xce, 4), (0xcf, 8)];
+
 /// Part of an event that cannot be read; later events are decoded.
 const MALFORMED: EventPart<'static> = EventPart { event: KvEvent::Malformed, is_last: true };
 
@@ -154,6 +157,25 @@ impl<'p> Batch<'p> {
         reader.skip()?;
         let events_left = array(&mut reader)?;
         Ok(Self { reader, elements, events_left, pending: None })
+    }
+
+    /// The rank that the batch names behind its events.
+    #[must_use]
+    pub fn rank(payload: &[u8]) -> Option<u32> {
+        // Small numbers are the last byte, behind no mark of a longer number.
+        let back = |count: usize| payload.get(payload.len().checked_sub(count)?).copied();
+        let is_short = !LONG_NUMBERS.iter().any(|(mark, bytes)| back(bytes + 1) == Some(*mark));
+        match (payload.first(), back(1)) {
+            (Some(0x93), Some(small @ 0..=0x7f)) if is_short => return Some(small.into()),
+            (Some(0x93), Some(0xc0)) if is_short => return None,
+            (Some(0x92), _) => return None,
+            _ => {}
+        }
+        let mut batch = Batch::begin(payload).ok()?;
+        for _ in 0..batch.events_left {
+            batch.reader.skip().ok()?;
+        }
+        batch.head().ok()?.rank
     }
 
     /// Skips the rest of the present event.
@@ -205,7 +227,9 @@ fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<EventHead<'p>, Msgp
     let is_store = match tag {
         "BlockStored" => true,
         "BlockRemoved" => false,
-        "AllBlocksCleared" => return Ok(EventHead::Short(KvEvent::Cleared)),
+        // A type that this version does not know, and that clears some blocks, is taken as a clearing
+        // of the rank: blocks that are gone must not be claimed.
+        _ if tag.contains("Cleared") => return Ok(EventHead::Short(KvEvent::Cleared)),
         _ => return Ok(EventHead::Short(KvEvent::Unknown)),
     };
     if fields.hashes.is_none() {
@@ -219,6 +243,10 @@ fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<EventHead<'p>, Msgp
     let token_ids = List::of(fields.token_ids.filter(|_| has_tokens))?;
     if let Some(mut keys) = fields.extra_keys.filter(|_| is_store) {
         read_extra_keys(&mut keys, &mut fields)?;
+    }
+    if fields.has_lora_id && fields.lora_name.is_empty() {
+        // vLLM to 0.13 names an adapter by a number alone, which no request can be mapped to.
+        fields.opaque_from = Some(0);
     }
     Ok(EventHead::Blocks(PendingEvent { fields, is_store, hashes, token_ids, taken_count: 0 }))
 }

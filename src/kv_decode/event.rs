@@ -7,7 +7,8 @@ use super::images::BlockImages;
 pub enum KvEvent<'a> {
     Stored(Stored<'a>),
     Removed(Removed<'a>),
-    /// `AllBlocksCleared`: every medium and every group of the rank.
+    /// `AllBlocksCleared`: every medium and every group of the rank. Also an event of an unknown
+    /// type that clears blocks.
     Cleared,
     /// An event type that this version does not support.
     Unknown,
@@ -43,7 +44,8 @@ pub struct Stored<'a> {
     pub lora_name: &'a str,
     /// Cache salt, empty without a salt.
     pub cache_salt: &'a str,
-    /// Blocks from this position on depend on input that is not text and has no name (embeddings).
+    /// Blocks from this position on depend on input that is not text and has no name (embeddings, an
+    /// adapter with a number alone).
     pub opaque_from: Option<usize>,
     /// The images in each block, by name.
     pub images: BlockImages<'a>,

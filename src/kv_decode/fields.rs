@@ -13,6 +13,8 @@ pub(super) struct EventFields<'a> {
     pub(super) block_size_tokens: u32,
     pub(super) medium: Medium,
     pub(super) lora_name: &'a str,
+    /// The adapter has a number, which is no name that a request could have.
+    pub(super) has_lora_id: bool,
     pub(super) cache_salt: &'a str,
     pub(super) extra_keys: Option<MsgpackReader<'a>>,
     pub(super) group: Option<u32>,
@@ -99,6 +101,13 @@ fn field<'a>(
         "block_size" => fields.block_size_tokens = small(reader)?,
         "medium" => fields.medium = Medium::from_word(optional(text)(reader)?),
         "lora_name" => lora_name(reader, fields)?,
+        "lora_id" => {
+            // Read on a copy: an odd value stands for an adapter too.
+            let mut copy = *reader;
+            reader.skip()?;
+            let none = [Value::Nil, Value::Integer { bits: 0, negative: false }];
+            fields.has_lora_id = !copy.value().is_ok_and(|value| none.contains(&value));
+        }
         "cache_salt" => fields.cache_salt = optional(text)(reader)?.unwrap_or(""),
         "group_idx" => fields.group = optional(small)(reader)?,
         "kv_cache_spec_kind" => fields.kind = optional(text)(reader)?,

@@ -16,6 +16,8 @@ mod hostile_tests;
 mod paths;
 mod outcome;
 mod pool;
+#[cfg(test)]
+mod report_tests;
 mod status;
 #[cfg(test)]
 mod tests;

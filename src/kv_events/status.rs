@@ -4,6 +4,7 @@
 use super::ranks::text_fit::TextFit;
 use std::cell::Cell;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// State of a feed; `/workers` shows it.
@@ -42,9 +43,22 @@ pub struct FeedStatus {
     resets: Cell<u64>,
     losses: Cell<u64>,
     text: Cell<Option<TextFit>>,
+    /// Wakes the feed to remove the rank's blocks.
+    emptied: Notify,
 }
 
 impl FeedStatus {
+    /// Removes the rank's blocks soon: the engine has emptied its cache by the router's order, and
+    /// reports it only with its next step.
+    pub fn empty(&self) {
+        self.emptied.notify_one();
+    }
+
+    /// Waits for [`Self::empty`].
+    pub(super) async fn is_emptied(&self) {
+        self.emptied.notified().await;
+    }
+
     #[must_use]
     pub fn state(&self) -> FeedState {
         self.state.get()

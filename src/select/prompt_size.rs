@@ -1,5 +1,8 @@
 //! Size of a prompt in bytes and in estimated tokens.
 
+use forebay_fleet::worker::Rank;
+use forebay_index::Overlap;
+
 /// Size of a prompt. Computed once, read for each rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PromptSize {
@@ -49,11 +52,61 @@ impl PromptSize {
         debug_assert!(tokens <= bytes, "a token has a byte at least");
         tokens
     }
+
+    /// Tokens that a rank with blocks of several sizes serves from its cache, `servable` of the
+    /// blocks of the overlap: the number of tokens that so many blocks can have which is nearest to
+    /// the estimate from the bytes. Never more than the estimate of the whole prompt.
+    #[must_use]
+    pub fn tokens_of_mixed(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
+        let finer = u64::from(rank.tiers.finer_tokens.max(1));
+        let step = u64::from(rank.block_size_tokens).abs_diff(finer).max(1);
+        let blocks = u64::from(overlap.blocks);
+        let least = blocks.saturating_mul(finer);
+        let most = self.tokens.min(least.saturating_add(blocks.saturating_mul(step)));
+        let estimate = self.tokens_of(overlap.bytes.into()).clamp(least.min(most), most);
+        let above = estimate.saturating_sub(least);
+        let steps = (above + step / 2) / step;
+        let nearest = least.saturating_add(steps.saturating_mul(step));
+        let fitting = if nearest > most { nearest.saturating_sub(step) } else { nearest };
+        let computed_again = u64::from(overlap.blocks.saturating_sub(servable)) * finer;
+        let tokens = fitting.min(self.tokens).saturating_sub(computed_again);
+        u32::try_from(tokens).unwrap_or(u32::MAX)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_fleet::worker::TierRanks;
+    use forebay_fleet::worker::test_support::rank;
+
+    /// vllm#49125: blocks of 64, 16 and 16 tokens, in a prompt of 101 tokens and 372 bytes.
+    #[test]
+    fn blocks_of_several_sizes_are_counted_by_their_own() {
+        let tiers = TierRanks { finer_tokens: 16, ..TierRanks::default() };
+        let tokens = |bytes: u64, overlap: (u32, u32), servable, size, ratio| {
+            let rank = Rank { block_size_tokens: size, tiers, ..rank(0) };
+            let overlap = Overlap { blocks: overlap.0, bytes: overlap.1 };
+            PromptSize::new(bytes, ratio).tokens_of_mixed(overlap, servable, &rank)
+        };
+        for ratio in [3.3, 3.68] {
+            assert_eq!(tokens(372, (3, 354), 3, 64, ratio), 96, "{ratio}");
+            assert_eq!(tokens(372, (1, 236), 1, 64, ratio), 64, "{ratio}");
+            assert_eq!(tokens(372, (2, 118), 2, 64, ratio), 32, "{ratio}");
+        }
+        assert_eq!(tokens(372, (3, 354), 3, 64, 4.0), 48, "a prompt of 93 tokens by this ratio");
+        // The size that the rank reported last may be the smaller.
+        assert_eq!(tokens(372, (2, 118), 2, 16, 3.68), 32);
+        // The last block is computed again.
+        assert_eq!(tokens(354, (3, 354), 2, 64, 3.68), 80);
+        // Never more than the prompt, whatever the ratio.
+        for (blocks, bytes) in [(1, 372), (3, 372), (9, 372), (0, 0)] {
+            for ratio in [1.0, 3.7, 10.0, f32::NAN] {
+                let most = PromptSize::new(372, ratio).tokens();
+                assert!(u64::from(tokens(372, (blocks, bytes), blocks, 64, ratio)) <= most);
+            }
+        }
+    }
 
     #[test]
     fn tokens_are_rounded_up_and_survive_nonsense() {

@@ -105,6 +105,7 @@ mod tests {
         kv_pool: Some(RankIndex(7)),
         windows: [None; forebay_index::WINDOWS_MAX],
         is_bound: false,
+        finer_tokens: 0,
     };
 
     fn found(bytes: [(u16, u32); 4]) -> Overlaps {

@@ -8,6 +8,7 @@ use forebay_base::WorkerIndex;
 use forebay_base::limits::{ENGINE_ANSWERS_BYTES_MAX, ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_discovery::WorkerClients;
 use futures_util::future::join_all;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
@@ -22,7 +23,12 @@ pub(super) struct EngineCalls {
     orders: JoinSet<OrderResult>,
     admin_turns: Arc<Semaphore>,
     engine_turns: Rc<Semaphore>,
+    /// Workers whose engines emptied their caches by a call, since the last look.
+    emptied: Rc<RefCell<Vec<WorkerIndex>>>,
 }
+
+/// Calls that empty an engine's prefix cache: vLLM's, and SGLang's.
+const EMPTYING_CALLS: [&str; 2] = ["reset_prefix_cache", "flush_cache"];
 
 /// An order to sleep or to wake up, for the engine of a worker.
 #[derive(Debug)]
@@ -36,6 +42,7 @@ pub(crate) struct SleepOrder {
 pub(crate) type OrderResult = (WorkerIndex, Result<(), String>);
 
 struct CalledEngine {
+    index: WorkerIndex,
     worker: Arc<str>,
     access: EngineAccess,
 }
@@ -47,6 +54,7 @@ impl EngineCalls {
             orders: JoinSet::new(),
             admin_turns: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
             engine_turns: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
+            emptied: Rc::default(),
         }
     }
 
@@ -71,6 +79,11 @@ impl EngineCalls {
     /// Results of orders since the last call.
     pub(super) fn take_results(&mut self) -> Vec<OrderResult> {
         std::iter::from_fn(|| self.orders.try_join_next()).filter_map(Result::ok).collect()
+    }
+
+    /// Workers whose engines emptied their caches by a call since the last call of this function.
+    pub(super) fn take_emptied(&mut self) -> Vec<WorkerIndex> {
+        self.emptied.take()
     }
 
     /// Calls the named worker's engine, or the engines of all workers.
@@ -102,7 +115,8 @@ impl EngineCalls {
         call: &EngineCall,
     ) -> impl Future<Output = Vec<CallAnswer>> + use<> {
         let bytes_max = ENGINE_ANSWERS_BYTES_MAX / engines.len().max(1);
-        join_all(engines.into_iter().map(|CalledEngine { worker, access }| {
+        join_all(engines.into_iter().map(|CalledEngine { index, worker, access }| {
+            let emptied = Rc::clone(&self.emptied);
             let clients = self.clients.clone();
             let turns = Rc::clone(&self.engine_turns);
             let call = call.clone();
@@ -111,6 +125,11 @@ impl EngineCalls {
                 let EngineAccess { authority, api_key } = access;
                 let EngineCall { target, post, .. } = call;
                 let answer = clients.hand(&authority, api_key, &target, post, bytes_max).await;
+                if let Ok((status, body, _)) = &answer
+                    && empties(&target, *status, body)
+                {
+                    emptied.borrow_mut().push(index);
+                }
                 let reply = |(status, body, is_cut)| EngineReply { status, body, is_cut };
                 CallAnswer { worker, said: answer.map(reply) }
             }
@@ -126,7 +145,36 @@ fn called_engines(fleet: &Fleet, named: Option<&str>) -> Vec<CalledEngine> {
     };
     let engine = |worker| {
         let access = fleet.engine_access(worker)?;
-        Some(CalledEngine { worker: fleet.name(worker)?, access })
+        Some(CalledEngine { index: worker, worker: fleet.name(worker)?, access })
     };
     workers.into_iter().filter_map(engine).collect()
+}
+
+/// True if an engine's answer to a call means that its prefix cache is empty. An engine with running
+/// requests may answer 200 and decline.
+fn empties(target: &str, status: u16, body: &str) -> bool {
+    let path = target.split('?').next().unwrap_or_default();
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let answer: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let declines = answer.get("success") == Some(&serde_json::Value::Bool(false));
+    EMPTYING_CALLS.contains(&last) && (200..300).contains(&status) && !declines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::empties;
+
+    #[test]
+    fn answers_that_mean_an_empty_cache() {
+        for (target, status, body, wanted) in [
+            ("/reset_prefix_cache", 200, "{\"success\": true}", true),
+            ("/reset_prefix_cache?reset_running_requests=true", 200, "", true),
+            ("/flush_cache", 200, "Cache flushed.", true),
+            ("/reset_prefix_cache", 200, "{\"success\": false}", false),
+            ("/flush_cache", 400, "", false),
+            ("/reset_mm_cache", 200, "", false),
+        ] {
+            assert_eq!(empties(target, status, body), wanted, "{target} {status} {body}");
+        }
+    }
 }

@@ -172,6 +172,12 @@ impl KvFeeds {
         }
     }
 
+    /// Removes the blocks of a worker whose engine emptied its caches by an order of the router.
+    pub(super) fn empty(&self, worker: &str) {
+        let of_worker = self.running.values().filter(|feed| &*feed.plan.worker == worker);
+        of_worker.for_each(|feed| feed.status.empty());
+    }
+
     fn naming(&self, plan: &FeedPlan) -> Naming<Arc<Vocabulary>> {
         Naming {
             seed: self.setup.seed,

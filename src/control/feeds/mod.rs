@@ -64,6 +64,8 @@ pub(super) struct FeedOutcome {
     pub(super) order_results: Vec<OrderResult>,
     /// Workers to probe now: they have loaded an adapter that their last description lacks.
     pub(super) doubted: Vec<WorkerIndex>,
+    /// Workers whose engines emptied their caches by a call of the admin API.
+    pub(super) emptied: Vec<WorkerIndex>,
 }
 
 impl Feeds {
@@ -103,13 +105,19 @@ impl Feeds {
         self.reporter.tick(fleet.rank_count());
         let doubted = self.adapters.tick(env, fleet, published, &self.engines, now);
         self.snapshots.tick(self.kv.counters(), || self.kv.copyable());
-        FeedOutcome { order_results: self.engines.take_results(), doubted }
+        let emptied = self.engines.take_emptied();
+        FeedOutcome { order_results: self.engines.take_results(), doubted, emptied }
     }
 
     /// Starts, replaces and ends KV-event feeds and load reports as the fleet plans.
     pub(super) fn adjust(&mut self, fleet: &Fleet) {
         self.kv.adjust(fleet.feed_plans(), fleet.rank_count());
         self.loads.adjust(fleet.load_plans());
+    }
+
+    /// Removes the blocks of a worker whose engine emptied its caches by an order of the router.
+    pub(super) fn empty(&self, worker: &str) {
+        self.kv.empty(worker);
     }
 
     /// Learns the limits of the ranks of a new fleet, before shards get the fleet.

@@ -307,7 +307,7 @@ impl Fleet {
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let before = known.description.take();
             if before.is_none() {
-                known.find_asleep(description.is_asleep);
+                known.find_asleep(description.server.is_asleep);
             }
             let is_same_source = before.as_ref().is_some_and(|b| b.source == description.source);
             if !is_same_source {

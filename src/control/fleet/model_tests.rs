@@ -3,7 +3,7 @@
 use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{Listing, ServedModel, configured_model};
+use forebay_discovery::{Listing, ServedModel, ServerTraits, configured_model};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_select::{NoModel, model};
@@ -107,10 +107,9 @@ fn describe_by(fleet: &mut Fleet, worker: usize, models: Vec<ServedModel>, listi
         models,
         listing,
         ranks: vec![DescribedRank::default()],
-        port_per_rank: false,
         role: Role::Both,
         source: None,
-        is_asleep: false,
+        server: ServerTraits::default(),
     };
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     let index = WorkerIndex::try_from_index(worker).unwrap();

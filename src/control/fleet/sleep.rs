@@ -101,18 +101,28 @@ impl Fleet {
     }
 
     /// Takes the result of an order. After a failure the engine stays as it was, awake or asleep.
-    pub(crate) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) {
-        let Some(known) = self.workers.get_mut(worker.index()) else { return };
+    /// True if the engine emptied its caches.
+    pub(crate) fn answered_call(&mut self, worker: WorkerIndex, is_done: bool) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
         match (known.order, is_done) {
             (OperatorOrder::Sleep(SleepPhase::FallsAsleep), true) => {
                 known.order = OperatorOrder::Sleep(SleepPhase::Asleep);
                 known.lose_caches();
+                return true;
             }
             (OperatorOrder::Sleep(SleepPhase::WakesUp), false) => {
                 known.order = OperatorOrder::Sleep(SleepPhase::Asleep);
             }
             (OperatorOrder::Sleep(_), _) => known.order = OperatorOrder::Serve,
             _ => {}
+        }
+        false
+    }
+
+    /// The engine of a worker has emptied its caches.
+    pub(crate) fn empty_caches(&mut self, worker: WorkerIndex) {
+        if let Some(known) = self.workers.get_mut(worker.index()) {
+            known.lose_caches();
         }
     }
 

@@ -42,7 +42,7 @@ impl<'a> ShownRank<'a> {
     }
 
     fn is_behind_one_port(&self) -> bool {
-        !self.description.port_per_rank && self.description.ranks.len() > 1
+        !self.description.server.port_per_rank && self.description.ranks.len() > 1
     }
 
     /// Behind a port, an engine expects a position. Across ports, engines number their ranks.
@@ -62,7 +62,7 @@ impl<'a> ShownRank<'a> {
 
     fn address(&self) -> SocketAddr {
         let mut address = self.worker.shown.address;
-        if self.description.port_per_rank {
+        if self.description.server.port_per_rank {
             let offset = u16::try_from(self.position).unwrap_or(u16::MAX);
             address.set_port(address.port().saturating_add(offset));
         }

@@ -8,7 +8,7 @@ use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
     DescribedRank, Description, EventAnnouncement, KvSource, Listing, Registry, RegistryKind,
-    numbered, read_models,
+    ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
     ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
@@ -32,10 +32,9 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
         models,
         listing,
         ranks,
-        port_per_rank: false,
         role: Role::Both,
         source: None,
-        is_asleep: false,
+        server: ServerTraits::default(),
     }
 }
 
@@ -349,7 +348,7 @@ fn a_rank_may_have_what_is_configured_else_what_it_declares() {
 fn ranks_on_ports_of_their_own_are_not_pinned() {
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let mut both = description(r#"{"data":[{"id":"m"}]}"#, 2, 1);
-    both.port_per_rank = true;
+    both.server.port_per_rank = true;
     fleet.describe(WorkerIndex(0), ADDRESS, both, BTreeMap::new());
     let snapshot = fleet.snapshot();
     let shown: Vec<(u16, u32)> =
@@ -537,7 +536,8 @@ fn ranks_behind_one_of_several_urls_are_pinned_by_position_and_known_by_number()
     let numbered_from = |first, count, port_per_rank| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         description.ranks = numbered(first, count, &description.ranks[0]);
-        Description { port_per_rank, ..description }
+        description.server.port_per_rank = port_per_rank;
+        description
     };
     // The second machine of four ranks behind one port (hybrid), and rank 6 with a URL of its own
     // (external).

@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{DescribedRank, Listing, read_models};
+use forebay_discovery::{DescribedRank, Listing, ServerTraits, read_models};
 use forebay_fleet::worker::{ModelText, Role};
 use forebay_kv_events::test_support::vocabulary;
 use forebay_text::chat::EngineRules;
@@ -21,10 +21,9 @@ fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) 
         models,
         listing: Listing::Listed,
         ranks,
-        port_per_rank: false,
         role: Role::Both,
         source: None,
-        is_asleep: false,
+        server: ServerTraits::default(),
     };
     let texts = BTreeMap::from([("m".into(), found)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));

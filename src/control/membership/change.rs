@@ -17,6 +17,8 @@ pub(crate) struct FleetChange {
     pub(crate) not_joined: Vec<String>,
     /// Workers that have left. Their places may have new workers already.
     pub(crate) gone: Vec<WorkerIndex>,
+    /// Workers whose engines emptied their caches by an order of the router.
+    pub(crate) emptied: Vec<WorkerIndex>,
 }
 
 /// A worker begins or ends its slow start.

@@ -104,7 +104,7 @@ impl Membership {
 
     /// Takes the results of orders to sleep and to wake up.
     pub(crate) fn take_order_results(&mut self, results: Vec<OrderResult>) -> FleetChange {
-        let publishes = !results.is_empty();
+        let mut change = FleetChange::published_if(!results.is_empty());
         for (worker, result) in results {
             let name = self.fleet.name(worker).unwrap_or_default();
             match &result {
@@ -114,9 +114,22 @@ impl Membership {
                     "not done by the engine: {fault}; read its log, call again"
                 ),
             }
-            self.fleet.answered_call(worker, result.is_ok());
+            if self.fleet.answered_call(worker, result.is_ok()) {
+                change.emptied.push(worker);
+            }
         }
-        FleetChange::published_if(publishes)
+        change
+    }
+
+    /// Takes workers whose engines emptied their caches by a call of the admin API.
+    pub(crate) fn take_emptied(&mut self, emptied: Vec<WorkerIndex>) -> FleetChange {
+        for worker in &emptied {
+            let name = self.fleet.name(*worker).unwrap_or_default();
+            info!(worker = &*name, "the engine emptied its cache by the admin API");
+            self.fleet.empty_caches(*worker);
+        }
+        let change = FleetChange::published_if(!emptied.is_empty());
+        FleetChange { emptied, ..change }
     }
 
     fn sleep_order(&self, worker: WorkerIndex, path: &'static str) -> Option<SleepOrder> {

@@ -118,7 +118,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::{DescribedRank, Description, Listing};
+    use forebay_discovery::{DescribedRank, Description, Listing, ServerTraits};
     use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
@@ -127,10 +127,9 @@ mod tests {
             models: Vec::new(),
             listing: Listing::Any,
             ranks: vec![rank.clone(); ranks],
-            port_per_rank: false,
             role: Role::Both,
             source: None,
-            is_asleep: false,
+            server: ServerTraits::default(),
         }
     }
 

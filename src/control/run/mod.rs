@@ -171,6 +171,8 @@ impl Control {
         outcome.doubted.into_iter().for_each(|worker| self.membership.doubt(worker));
         let change = self.membership.take_order_results(outcome.order_results);
         self.apply(change);
+        let change = self.membership.take_emptied(outcome.emptied);
+        self.apply(change);
     }
 
     fn tick_reports(&mut self, now: NanosSinceStart) {
@@ -202,7 +204,11 @@ impl Control {
 
     /// Passes the work of a change on to the other owners.
     fn apply(&mut self, change: FleetChange) {
-        let FleetChange { publishes, replans, slow_start, sleep_orders, not_joined, gone } = change;
+        let FleetChange { publishes, replans, slow_start, sleep_orders, not_joined, gone, emptied } =
+            change;
+        for name in emptied.into_iter().filter_map(|worker| self.membership.fleet().name(worker)) {
+            self.feeds.empty(&name);
+        }
         gone.into_iter().for_each(|worker| self.reports.forget(worker));
         self.lifecycle.mark_not_joined(&not_joined);
         if let Some(change) = slow_start {

@@ -9,7 +9,7 @@ use forebay_base::RankIndex;
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{Role, SessionKey, WorkerState};
-use forebay_select::{ChoiceReason, Policy, is_anchor, most_held, reaches};
+use forebay_select::{ChoiceReason, Policy, PromptSize, is_anchor, most_held, reaches};
 
 /// Cache hit that the router predicts.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,15 @@ pub(crate) struct PredictedHit {
     /// Blocks including lower tiers. Some engines count these as cached; others do not, or load
     /// them too late.
     pub(crate) blocks_most: u32,
-    /// Tokens per block on that rank.
-    pub(crate) block_size_tokens: u32,
+    /// Tokens in `blocks`; estimated from their bytes where the rank mixes block sizes.
+    tokens: u32,
+    /// Tokens per block on that rank; 0 where the rank mixes block sizes.
+    block_size_tokens: u32,
 }
 
 impl PredictedHit {
     pub(crate) const fn tokens(self) -> u32 {
-        self.blocks.saturating_mul(self.block_size_tokens)
+        self.tokens
     }
 }
 
@@ -73,9 +75,11 @@ fn account_overlap(
     };
     let overlap = held.device;
     env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
-    let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
+    let of_rank = asked.fleet.ranks.get(rank.index())?;
+    let block_size_tokens = of_rank.block_size_tokens;
+    let mixes_sizes = of_rank.tiers.finer_tokens > 0;
     // Images have no bytes of text.
-    let learnt = match buffers.prompt.has_images() {
+    let learnt = match buffers.prompt.has_images() || mixes_sizes {
         true => None,
         false => stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens),
     };
@@ -85,7 +89,14 @@ fn account_overlap(
     let whole_bytes = buffers.prompt.whole_bytes();
     let blocks = overlap.servable_blocks(whole_bytes);
     let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
-    (block_size_tokens > 0).then_some(PredictedHit { blocks, blocks_most, block_size_tokens })
+    if mixes_sizes {
+        let prompt = PromptSize::new(prompt_bytes, stages.matching.ratios.of(asked.model_index));
+        let tokens = prompt.tokens_of_mixed(overlap, blocks, of_rank);
+        return Some(PredictedHit { blocks, blocks_most, tokens, block_size_tokens: 0 });
+    }
+    let tokens = blocks.saturating_mul(block_size_tokens);
+    let hit = PredictedHit { blocks, blocks_most, tokens, block_size_tokens };
+    (block_size_tokens > 0).then_some(hit)
 }
 
 /// Counts the reason of the choice, and the best overlap of the other ranks. Call after
@@ -137,7 +148,10 @@ pub(crate) fn account_answer(
 }
 
 fn account_error(env: &Env, predicted: PredictedHit, reported_tokens: u64) {
-    let reported = reported_tokens / u64::from(predicted.block_size_tokens.max(1));
+    // Blocks of several sizes cannot be compared with a number of tokens.
+    let Some(reported) = reported_tokens.checked_div(u64::from(predicted.block_size_tokens)) else {
+        return;
+    };
     // The blocks in between are in a lower tier. Whether these count as cached depends on engine
     // and connector.
     let within = u64::from(predicted.blocks)..=u64::from(predicted.blocks_most);

@@ -3,8 +3,8 @@
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::description::{
-    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, SglangInfo,
-    configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
+    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, ServerTraits,
+    SglangInfo, configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
     read_sglang_info,
 };
 use super::kv_source::{self, SglangPlace};
@@ -70,8 +70,12 @@ pub(crate) async fn discover(
         EngineKind::Auto => detect(asker, &list).await?,
     };
     let one = || vec![DescribedRank::default()];
-    let SglangInfo { ranks, port_per_rank, files, place } = match dialect {
-        Dialect::Vllm => plain(vllm_ranks(asker, subject).await?),
+    let SglangInfo { ranks, server, files, place } = match dialect {
+        Dialect::Vllm => {
+            let is_rust = is_vllm_rust(asker, &list).await?;
+            let server = ServerTraits { is_rust, ..ServerTraits::default() };
+            SglangInfo { server, ..plain(vllm_ranks(asker, subject).await?) }
+        }
         Dialect::Sglang => {
             let body = sglang_info(asker).await?.unwrap_or_default();
             match read_sglang_info(&body, &subject.url.host) {
@@ -95,16 +99,7 @@ pub(crate) async fn discover(
         }
     }
     let role = kv_source::role(subject.config, place.role);
-    let described = Description {
-        dialect,
-        models,
-        listing,
-        ranks,
-        port_per_rank,
-        role,
-        source: None,
-        is_asleep: false,
-    };
+    let described = Description { dialect, models, listing, ranks, role, source: None, server };
     let mut described = configured(described, subject)?;
     if let Listing::Nothing { is_well, .. } = &mut described.listing {
         let path = subject.config.health_path.as_deref();
@@ -124,7 +119,8 @@ pub(crate) async fn is_asleep(asker: &Asker) -> bool {
 
 /// An SGLang worker without further information.
 fn plain(ranks: Vec<DescribedRank>) -> SglangInfo {
-    SglangInfo { ranks, port_per_rank: false, files: None, place: SglangPlace::default() }
+    let server = ServerTraits::default();
+    SglangInfo { ranks, server, files: None, place: SglangPlace::default() }
 }
 
 /// Adds the KV source of a prefill worker from its configuration and responses.
@@ -186,10 +182,9 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
         models,
         listing: Listing::Any,
         ranks,
-        port_per_rank: false,
         role,
         source: None,
-        is_asleep: false,
+        server: ServerTraits::default(),
     };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &SglangPlace::default(), false);
@@ -213,9 +208,9 @@ fn configured(
     described.ranks.truncate(count);
     described.ranks.extend(further);
     if let Some(own_ports) = config.port_per_rank {
-        described.port_per_rank = own_ports && described.ranks.len() > 1;
+        described.server.port_per_rank = own_ports && described.ranks.len() > 1;
     }
-    if described.port_per_rank {
+    if described.server.port_per_rank {
         leave_to_others(&mut described.ranks, subject);
     }
     for (position, rank) in described.ranks.iter_mut().enumerate() {
@@ -336,6 +331,16 @@ async fn detect(asker: &Asker, list: &ModelList) -> Result<Dialect, DiscoveryErr
         return Ok(Dialect::Vllm);
     }
     Ok(Dialect::Openai)
+}
+
+/// True if vLLM's Rust frontend responds: in `owned_by` of its models, or by the frontend's version
+/// in `/version`, where a proxy lists the models.
+async fn is_vllm_rust(asker: &Asker, list: &ModelList) -> Result<bool, DiscoveryError> {
+    if list.owned_by == "vllm-frontend-rs" {
+        return Ok(true);
+    }
+    let version = optional(asker, "/version").await?.unwrap_or_default();
+    Ok(version.contains("\"rust_frontend_version\""))
 }
 
 async fn vllm_ranks(

@@ -33,14 +33,23 @@ pub struct Description {
     pub listing: Listing,
     /// The ranks, never empty; behind a shared port the position is the number that pins a request.
     pub ranks: Vec<DescribedRank>,
-    /// True if every rank listens on its own port: the URL's port plus the rank's position.
-    pub port_per_rank: bool,
     /// Legs that the worker serves.
     pub role: Role,
     /// Source of its KV, for a prefill worker.
     pub source: Option<KvSource>,
+    /// Properties of its server.
+    pub server: ServerTraits,
+}
+
+/// Properties of a worker's server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTraits {
+    /// Every rank listens on its own port: the URL's port plus the rank's position.
+    pub port_per_rank: bool,
     /// The engine has freed its GPU memory, and serves nothing until it wakes.
     pub is_asleep: bool,
+    /// The engine's frontend in Rust serves requests, which renders chats by its own rules.
+    pub is_rust: bool,
 }
 
 /// Origin of a worker's model names.
@@ -158,10 +167,12 @@ impl Description {
     /// Summary for the log: engine, models, ranks, and features that routing uses.
     #[must_use]
     pub fn in_words(&self) -> String {
-        let engine = match self.dialect {
-            Dialect::Vllm => "vLLM",
-            Dialect::Sglang => "SGLang",
-            Dialect::Openai => "OpenAI's API",
+        let engine = match (self.dialect, self.server.is_rust) {
+            (Dialect::Vllm, false) => "vLLM",
+            (Dialect::Vllm, true) => "vLLM with its Rust frontend",
+            (Dialect::Sglang, false) => "SGLang",
+            (Dialect::Sglang, true) => "SGLang with its Rust server",
+            (Dialect::Openai, _) => "OpenAI's API",
         };
         let names: Vec<&str> = self.models.iter().map(|model| &*model.name).collect();
         let shown = names.get(..MODELS_IN_WORDS_MAX).unwrap_or(&names).join(", ");
@@ -359,7 +370,7 @@ pub(crate) fn events_of_vllm(
 pub(crate) struct SglangInfo {
     /// Ranks behind this URL's port and, with a port per rank, the following ports.
     pub(crate) ranks: Vec<DescribedRank>,
-    pub(crate) port_per_rank: bool,
+    pub(crate) server: ServerTraits,
     pub(crate) files: Option<String>,
     pub(crate) place: SglangPlace,
 }
@@ -403,7 +414,9 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let ranks = ranks.map(of_rank).collect();
     let files = text("tokenizer_path").or_else(|| text("model_path"));
     let place = sglang_place(&info, deployment.filter(|_| is_rust));
-    Some(SglangInfo { ranks, port_per_rank: dp_size > 1 && is_rust, files, place })
+    let port_per_rank = dp_size > 1 && is_rust;
+    let server = ServerTraits { port_per_rank, is_rust, ..ServerTraits::default() };
+    Some(SglangInfo { ranks, server, files, place })
 }
 
 /// The Rust server has a port for each rank of its machine, starting with the first rank's port,

@@ -48,7 +48,7 @@ fn a_url_of_the_rust_server_stands_for_the_ranks_from_its_own_on() {
             r#"{{"frontend":"rust","dp_size":4,"deployment_info":{{"dp_rank":{dp_rank},"nnodes":{machines}}}}}"#
         );
         let info = sglang(&body);
-        assert!(info.port_per_rank);
+        assert!(info.server.port_per_rank);
         numbers(&info)
     };
     assert_eq!(rust(0, 1), [0, 1, 2, 3]);

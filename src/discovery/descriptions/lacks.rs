@@ -69,7 +69,7 @@ const SGLANG: (&str, &str) = (
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptions::description::{EventAnnouncement, Listing};
+    use crate::descriptions::description::{EventAnnouncement, Listing, ServerTraits};
     use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 
@@ -79,10 +79,9 @@ mod tests {
             models: Vec::new(),
             listing: Listing::Any,
             ranks: vec![rank],
-            port_per_rank: false,
             role: Role::Both,
             source: None,
-            is_asleep: false,
+            server: ServerTraits::default(),
         }
     }
 

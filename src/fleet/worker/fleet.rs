@@ -207,6 +207,9 @@ pub struct TierRanks {
     /// The rank can resume only behind some of its blocks, and its events do not report which: the
     /// index has an upper bound.
     pub is_bound: bool,
+    /// Tokens of the smallest blocks on the device, where blocks have several sizes, so that their
+    /// number is no number of tokens; else 0.
+    pub finer_tokens: u32,
 }
 
 impl TierRanks {
@@ -219,7 +222,7 @@ impl TierRanks {
     /// Is the overlap in the index an upper bound? KV pools report no exact overlap.
     #[must_use]
     pub const fn is_upper_bound(&self) -> bool {
-        self.is_bound || self.kv_pool.is_some()
+        self.is_bound || self.finer_tokens > 0 || self.kv_pool.is_some()
     }
 
     /// Exactness of the overlap, as shown in admin pages.

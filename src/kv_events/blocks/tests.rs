@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Token n is the letter n mod 26, so that different tokens share bytes; tokens from 1000 are
 /// unknown.
-pub(super) struct Letters;
+pub(crate) struct Letters;
 
 impl BlockText for Letters {
     fn decode_into(&self, token_ids: &[u32], out: &mut Vec<u8>) -> bool {
@@ -27,14 +27,14 @@ impl BlockText for Letters {
 const IMAGE: u32 = 999;
 
 const SEED: KeySeed = KeySeed(7);
-pub(super) const SHARDS: usize = 3;
+pub(crate) const SHARDS: usize = 3;
 
 pub(super) fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
     let shard = first_block.to_word() % u64::try_from(shard_count).unwrap();
     ShardIndex(u16::try_from(shard).unwrap())
 }
 
-pub(super) fn naming() -> Naming<Letters> {
+pub(crate) fn naming() -> Naming<Letters> {
     Naming { seed: SEED, model: "m".into(), text: Some(Letters), slice_of, shard_count: SHARDS }
 }
 
@@ -70,8 +70,8 @@ pub(super) fn remove(hashes: &[u64]) -> Removed<'_> {
 /// What the index would hold after the operations, checking that each slice sees each key
 /// consistently.
 #[derive(Default)]
-pub(super) struct Index {
-    pub(super) held: BTreeMap<u64, (ShardIndex, u64, u16)>,
+pub(crate) struct Index {
+    pub(crate) held: BTreeMap<u64, (ShardIndex, u64, u16)>,
     /// Trees of the lower tiers.
     pub(super) lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
     /// What windows hold.
@@ -81,7 +81,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn take(&mut self, ops: &mut SliceOps) {
+    pub(crate) fn take(&mut self, ops: &mut SliceOps) {
         for (tree, slice, ops) in ops.trees_mut() {
             let held = match tree {
                 Tree::Tier(Tier::Device) => &mut self.held,

@@ -10,6 +10,7 @@
 
 use super::patience::LogLimit;
 use super::port::{FeedNotice, KvPort};
+use super::relay::StreamRanks;
 use super::replays::{Audit, Replays};
 use super::timers::FeedTimers;
 use crate::counters::{FeedCounters, ResetReason};
@@ -99,6 +100,8 @@ pub struct Feed<P> {
     pub(crate) status: Rc<FeedStatus>,
     pub(crate) audit: Audit,
     pub(crate) replays: Replays,
+    /// Ranks whose batches the connection carries.
+    pub(super) stream_ranks: StreamRanks,
     pub(crate) timers: FeedTimers,
     warning_limit: LogLimit,
     /// Limits log lines about replays of lost batches.
@@ -150,6 +153,7 @@ impl<P: KvPort> Feed<P> {
             status: Rc::new(status),
             audit: Audit::after(spec.timers.audit_after),
             replays: Replays::new(spec.timers),
+            stream_ranks: StreamRanks::new(spec.dp_rank.0),
             timers: spec.timers,
             warning_limit: LogLimit::default(),
             replay_log: LogLimit::default(),
@@ -306,6 +310,7 @@ impl<P: KvPort> Feed<P> {
     /// Requests numbers of the rank's windows, and updates the windows that shards match against.
     fn number_windows(&mut self) {
         let resume = self.state.borrow().resume();
+        self.tiers.finer_tokens = self.state.borrow().finer_tokens();
         self.tiers.windows = [None; WINDOWS_MAX];
         self.tiers.is_bound = resume != Resume::Anywhere;
         let Resume::Windows(needs) = resume else { return };

@@ -229,3 +229,76 @@ fn the_first_state_of_a_feed_is_told() {
         task.await.unwrap();
     });
 }
+
+/// AMD-AGI/Infera#121: a relay carries the batches of all ranks in one stream. Each batch counts for
+/// the rank that it names, and the other ranks' numbers are no gaps.
+#[test]
+fn a_relay_of_several_ranks_goes_by_the_batches_rank() {
+    let rooted = vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap();
+    // The last byte of a batch is its rank.
+    let of_rank = |rank: u8| {
+        let mut payload = rooted.payload.clone();
+        *payload.last_mut().unwrap() = rank;
+        assert_eq!(forebay_kv_decode::Batch::rank(&payload), Some(u32::from(rank)));
+        payload
+    };
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, _noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let feed = Feed::new(spec(&place), Shard::default(), Rc::clone(&counters), notices);
+        let status = feed.status();
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let mut number = 0;
+        let own = of_rank(0);
+        publish_until(&mut publisher, &mut number, &own, || counters.block_count() > 0).await;
+        let mixed = || counters.reset_count(ResetReason::Contradiction) == 1;
+        let mut foreign = 70;
+        publish_until(&mut publisher, &mut foreign, &of_rank(1), mixed).await;
+        until(|| counters.block_count() == 0).await;
+        publish_until(&mut publisher, &mut number, &own, || counters.block_count() > 0).await;
+        let resets = status.resets();
+        for step in 0..3 {
+            publisher.send(frames(foreign + step, &of_rank(1))).await.unwrap();
+            publisher.send(frames(number + step, &own)).await.unwrap();
+        }
+        let batches = counters.batch_count(BatchResult::Applied);
+        until(|| counters.batch_count(BatchResult::Applied) >= batches).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(status.resets(), resets, "the other rank's numbers are no gaps");
+        assert!(counters.block_count() > 0);
+        stop.send(()).unwrap();
+        task.await.unwrap();
+    });
+}
+
+/// An engine that emptied its cache by the router's order holds nothing at once.
+#[test]
+fn an_emptied_rank_has_no_block_while_its_stream_is_quiet() {
+    let rooted = vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap();
+    block_on_local(async move {
+        let mut publisher = zeromq::PubSocket::new();
+        let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let shard = Shard::default();
+        let counters = Rc::new(FeedCounters::new());
+        let (notices, _noticed) = mpsc::channel(64);
+        let (stop, stopped) = oneshot::channel();
+        let feed = Feed::new(spec(&place), shard.clone(), Rc::clone(&counters), notices);
+        let status = feed.status();
+        let task = tokio::task::spawn_local(feed.run(stopped));
+        let mut number = 0;
+        let held = || counters.block_count() > 0;
+        publish_until(&mut publisher, &mut number, &rooted.payload, held).await;
+        status.empty();
+        until(|| counters.block_count() == 0).await;
+        until(|| {
+            let ops = shard.ops.borrow();
+            ops.iter().filter(|op| matches!(op, KvOp::Store { .. })).count() * 2 == ops.len()
+        })
+        .await;
+        stop.send(()).unwrap();
+        task.await.unwrap();
+    });
+}

@@ -3,7 +3,9 @@
 use super::feed::Feed;
 use super::patience::Backoff;
 use super::port::KvPort;
+use super::relay::{BatchPassage, StreamRanks};
 use super::replays::{Audit, ReplayCause, Replays};
+use crate::counters::ResetReason;
 use crate::ranks::rank::KvMessage;
 use crate::ranks::restore::overdue;
 use crate::ranks::sequence::BatchArrival;
@@ -13,7 +15,9 @@ use forebay_zmq::{Connection, SocketError, ZmqSource};
 use futures_util::FutureExt;
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
 use std::time::Duration;
+use tokio::select;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, info, warn};
@@ -101,6 +105,7 @@ impl<P: KvPort> Feed<P> {
         );
         self.replays = Replays::new(self.timers);
         live.set_heartbeat(self.timers.heartbeat);
+        self.stream_ranks = StreamRanks::new(self.dp_rank.0);
         let trees_before = self.trees();
         self.recover(ReplayCause::Joined).await;
         let is_continued = self.state.borrow().is_continued();
@@ -123,7 +128,15 @@ impl<P: KvPort> Feed<P> {
         );
         loop {
             let due = self.expire().await.map_or(self.audit.due, |at| at.min(self.audit.due));
-            let (parts, end) = match timeout_at(due, live.message()).await {
+            let status = Rc::clone(&self.status);
+            let message = select! {
+                message = timeout_at(due, live.message()) => message,
+                () = status.is_emptied() => {
+                    self.empty().await;
+                    continue;
+                }
+            };
+            let (parts, end) = match message {
                 Ok(Ok(message)) => message,
                 Ok(Err(error)) => return error,
                 Err(_) if due < self.audit.due => continue,
@@ -143,6 +156,11 @@ impl<P: KvPort> Feed<P> {
         self.audit = Audit::after(self.timers.audit_after);
         self.settle_debt().await;
         let message = KvMessage::read(parts);
+        if let Some(message) = &message
+            && !self.is_own(message).await
+        {
+            return;
+        }
         let arrival = message.map(|message| self.state.borrow().arrival(&message));
         match arrival {
             Some(BatchArrival::Repeated) => {
@@ -164,6 +182,38 @@ impl<P: KvPort> Feed<P> {
         }
         self.take_in_turns(message).await;
         self.settle(FeedState::Live).await;
+    }
+
+    /// False for a batch of another rank, in a stream that several ranks share.
+    async fn is_own(&mut self, message: &KvMessage<'_>) -> bool {
+        let rank = message.rank();
+        match self.stream_ranks.judge(rank) {
+            BatchPassage::Own => true,
+            BatchPassage::Foreign => false,
+            BatchPassage::Mixed => {
+                warn!(
+                    worker = &*self.worker,
+                    dp_rank = self.dp_rank.0,
+                    endpoint = %self.endpoint,
+                    batch_rank = rank,
+                    "one stream carries the KV events of several ranks: only batches that name this \
+                     rank count, so its cache is unknown if none does; give each rank an endpoint of \
+                     its own"
+                );
+                let reason = ResetReason::Contradiction;
+                self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
+                self.status.set_blocks(0);
+                self.post().await;
+                self.stream_ranks.is_own(rank)
+            }
+        }
+    }
+
+    /// Removes the blocks of an engine that emptied its cache. Its stream goes on.
+    async fn empty(&mut self) {
+        self.state.borrow_mut().empty(&self.counters, &mut self.ops);
+        self.status.set_blocks(0);
+        self.post().await;
     }
 
     async fn forget(&mut self) {

@@ -10,5 +10,6 @@ mod patience;
 pub(crate) mod pool_task;
 pub(crate) mod port;
 mod recovery;
+mod relay;
 mod replays;
 pub(crate) mod timers;

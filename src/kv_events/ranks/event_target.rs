@@ -6,7 +6,7 @@ use crate::outcome::BatchOutcome;
 use crate::paths::naming::BlockText;
 use crate::paths::slice_ops::SliceOps;
 use crate::pool::{EventScope, PoolBlocks};
-use forebay_kv_decode::{KvEvent, Medium, Removed, Stored};
+use forebay_kv_decode::{Attention, KvEvent, Medium, Removed, Stored};
 
 /// Blocks that the events of a rank change.
 pub(crate) struct EventTarget<'a, T> {
@@ -14,6 +14,8 @@ pub(crate) struct EventTarget<'a, T> {
     pub(crate) pool: Option<&'a mut PoolBlocks<T>>,
     /// Tokens of a block on the device, as reported in events.
     pub(crate) block_size_tokens: &'a mut u32,
+    /// The smallest size, once blocks of another size are stored on the device.
+    pub(crate) finer_tokens: &'a mut u32,
     pub(crate) ops: &'a mut SliceOps,
 }
 
@@ -45,6 +47,16 @@ impl<T: BlockText> EventTarget<'_, T> {
         let outcome = self.blocks.stored(stored, self.ops);
         let is_whole = matches!(outcome, BatchOutcome::Applied | BatchOutcome::Orphaned)
             && stored.medium == Medium::Device;
+        let before = *self.block_size_tokens;
+        if is_whole
+            && before > 0
+            && before != stored.block_size_tokens
+            && stored.attention == Attention::Whole
+        {
+            let known = [before, stored.block_size_tokens, *self.finer_tokens];
+            let smallest = known.into_iter().filter(|size| *size > 0).min();
+            *self.finer_tokens = smallest.unwrap_or_default();
+        }
         if is_whole && !is_finer(stored, *self.block_size_tokens) {
             *self.block_size_tokens = stored.block_size_tokens;
         }

@@ -34,6 +34,8 @@ pub struct RankFeed<T> {
     is_continued: bool,
     /// A message has been applied in part.
     is_within: bool,
+    /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
+    finer_tokens: u32,
     /// Pool that the rank shares with other ranks.
     pool: Option<Rc<RefCell<PoolBlocks<T>>>>,
 }
@@ -93,6 +95,7 @@ impl<T: BlockText> RankFeed<T> {
             is_unverified: false,
             is_continued: false,
             is_within: false,
+            finer_tokens: 0,
             pool: None,
         }
     }
@@ -167,6 +170,12 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn block_size_tokens(&self) -> u32 {
         self.block_size_tokens
+    }
+
+    /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
+    #[must_use]
+    pub fn finer_tokens(&self) -> u32 {
+        self.finer_tokens
     }
 
     /// Sets the tiers that count beside the device; `expected` if the engine is known to use them.
@@ -335,6 +344,14 @@ impl<T: BlockText> RankFeed<T> {
         self.block_size_tokens = 0;
     }
 
+    /// Removes all blocks and continues with the stream: the engine has emptied its cache.
+    pub fn empty(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
+        let before = self.blocks.size();
+        self.blocks.clear(ops);
+        counters.size_changed(before, self.blocks.size());
+        counters.orphan_outcomes(self.blocks.take_orphan_outcomes());
+    }
+
     /// Removes all blocks for another reason, and forgets the batches applied so far.
     pub fn reset(&mut self, reason: ResetReason, counters: &FeedCounters, ops: &mut SliceOps) {
         counters.reset(reason);
@@ -380,6 +397,7 @@ impl<T: BlockText> RankFeed<T> {
         self.is_unverified = false;
         self.is_continued = false;
         self.is_within = false;
+        self.finer_tokens = 0;
     }
 
     /// Applies events; at their end, returns whether all could be decoded.
@@ -390,10 +408,10 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Option<bool> {
-        let Self { decoder, blocks, block_size_tokens, pool, .. } = self;
+        let Self { decoder, blocks, block_size_tokens, finer_tokens, pool, .. } = self;
         let mut pool = pool.as_ref().map(|pool| pool.borrow_mut());
         let pool = pool.as_deref_mut();
-        let mut target = EventTarget { blocks, pool, block_size_tokens, ops };
+        let mut target = EventTarget { blocks, pool, block_size_tokens, finer_tokens, ops };
         let MessageProgress { batch: slot, is_sound, outcome: so_far, counts, work, .. } = progress;
         let Some(batch) = slot else { return Some(false) };
         let mut left = blocks_max;
@@ -472,6 +490,11 @@ impl<'p> KvMessage<'p> {
         let &[_, number, payload] = parts else { return None };
         let number = u64::from_be_bytes(number.try_into().ok()?);
         Some(Self { mark: Mark::new(number, payload), payload })
+    }
+
+    /// The rank that the batch names.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        Batch::rank(self.payload)
     }
 
     /// Sequence number of the publisher.

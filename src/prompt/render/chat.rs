@@ -5,7 +5,7 @@ use super::{RenderThread, Rendered, Unrenderable};
 use crate::parse::{ApiRequest, Endpoint};
 use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
 use forebay_fleet::worker::ModelText;
-use forebay_text::chat::{ChatTemplate, MessageSpan};
+use forebay_text::chat::{ChatApi, ChatTemplate, MessageSpan};
 use std::ops::Range;
 
 /// Plain messages, as the scan found them.
@@ -82,13 +82,14 @@ pub(super) fn full(
     push_special(request, text, out);
     let start = out.len();
     let mut names = Vec::new();
-    let mut is_part = template.render_text(body, follows.then_some(&mut names), out)?;
+    let api = if is_chat { ChatApi::Completions } else { ChatApi::ByKeys };
+    let mut is_part = template.render_text(body, api, follows.then_some(&mut names), out)?;
     let written = || out.get(start..).unwrap_or_default();
     if !names.is_empty() && text.vocabulary.count_images(written()) != names.len() {
         // The engine would put the images elsewhere, or refuse the prompt.
         out.truncate(start);
         names.clear();
-        is_part = template.render_text(body, None, out)?;
+        is_part = template.render_text(body, api, None, out)?;
     }
     let whole = align(place, text, out, start)?;
     if !names.is_empty() {

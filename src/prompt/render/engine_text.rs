@@ -10,8 +10,8 @@ use forebay_text::chat::EngineRules;
 /// SGLang does not.
 pub(super) fn special(request: &ApiRequest, text: &ModelText, default: bool) -> bool {
     match text.rules {
-        EngineRules::Vllm => request.add_special_tokens.unwrap_or(default),
-        EngineRules::Sglang => default,
+        EngineRules::Vllm | EngineRules::VllmRust => request.add_special_tokens.unwrap_or(default),
+        EngineRules::Sglang | EngineRules::SglangRust => default,
     }
 }
 

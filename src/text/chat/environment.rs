@@ -20,6 +20,16 @@ pub(super) enum TemplateClock {
     Marks,
 }
 
+impl TemplateClock {
+    /// Result of `strftime_now` with this format.
+    pub(super) fn print(self, format: &str) -> String {
+        match self {
+            Self::System => strftime(format, unix_seconds_now()),
+            Self::Marks => format!("{DATE_START}{format}{DATE_END}"),
+        }
+    }
+}
+
 /// Name of the chat template in its environment.
 pub(super) const TEMPLATE: &str = "chat";
 /// Opens a format of [`TemplateClock::Marks`]. A noncharacter, so no template text contains it.
@@ -41,6 +51,16 @@ pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'s
     environment.add_filter("string", |value: &Value| text_of(value));
     environment.add_filter("upper", |value: &Value| text_of(value).to_uppercase());
     environment.add_filter("lower", |value: &Value| text_of(value).to_lowercase());
+    environment.add_filter("items", |value: &Value| match value.is_undefined() {
+        true => Ok(Value::from(Vec::<Value>::new())),
+        false => minijinja::filters::items(value),
+    });
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: &Value| match value.is_undefined() {
+            true => Ok(0),
+            false => minijinja::filters::length(value),
+        });
+    }
     // An undefined value counts as an empty list.
     environment.add_test("sequence", |value: &Value| {
         let kind = value.kind();
@@ -52,10 +72,7 @@ pub(super) fn build(source: &str, clock: TemplateClock) -> Result<Environment<'s
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_function("strftime_now", move |format: &str| match clock {
-        TemplateClock::System => strftime(format, unix_seconds_now()),
-        TemplateClock::Marks => format!("{DATE_START}{format}{DATE_END}"),
-    });
+    environment.add_function("strftime_now", move |format: &str| clock.print(format));
     environment.add_template_owned(TEMPLATE, prepare(source))?;
     Ok(environment)
 }

@@ -39,10 +39,50 @@ pub(super) fn tojson(
         item: separator(0, default_item),
         key: separator(1, ": "),
         indent,
+        rust: None,
     };
     let mut out = String::new();
     style.write(value, 0, &mut out)?;
     Ok(Value::from(out))
+}
+
+/// `tojson` of the Rust frontends, which take only named arguments. SGLang's (`PythonFloats`) takes
+/// only `indent`, and ignores the rest.
+pub(super) fn tojson_of(value: &Value, named: &Kwargs, kind: RustJson) -> Result<Value, Error> {
+    let named_value = |name: &str| -> Option<Value> {
+        named.get::<Option<Value>>(name).ok().flatten().filter(|value| !value.is_none())
+    };
+    let indent = named_value("indent").map(|value| match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(value.as_usize().unwrap_or_default().min(INDENT_MAX)),
+    });
+    let takes_all = kind == RustJson::ShortFloats;
+    let is_set = |name| takes_all && named_value(name).is_some_and(|value| value.is_true());
+    let separators = named_value("separators").filter(|_| takes_all);
+    let separator = |index: usize, default: &str| -> String {
+        let given = separators.as_ref().and_then(|pair| pair.get_item_by_index(index).ok());
+        given.as_ref().and_then(Value::as_str).unwrap_or(default).to_owned()
+    };
+    let style = Style {
+        ensure_ascii: is_set("ensure_ascii"),
+        sort_keys: is_set("sort_keys"),
+        item: separator(0, if indent.is_some() { "," } else { ", " }),
+        key: separator(1, ": "),
+        indent,
+        rust: Some(kind),
+    };
+    let mut out = String::new();
+    style.write(value, 0, &mut out)?;
+    Ok(Value::from(out))
+}
+
+/// JSON of a Rust frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RustJson {
+    /// vLLM: floats as `1e-7`.
+    ShortFloats,
+    /// SGLang: floats as `1e-07`.
+    PythonFloats,
 }
 
 struct Style {
@@ -51,6 +91,8 @@ struct Style {
     item: String,
     key: String,
     indent: Option<String>,
+    /// Frontend in Rust, which prints undefined values as null.
+    rust: Option<RustJson>,
 }
 
 impl Style {
@@ -60,8 +102,9 @@ impl Style {
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
+            ValueKind::Undefined if self.rust.is_some() => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => write_number(value, out),
+            ValueKind::Number => self.write_number(value, out),
             ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
             ValueKind::Map => return self.write_map(value, depth, out),
             ValueKind::Seq | ValueKind::Iterable => return self.write_list(value, depth, out),
@@ -71,6 +114,16 @@ impl Style {
             }
         }
         Ok(())
+    }
+
+    fn write_number(&self, value: &Value, out: &mut String) {
+        let short = (self.rust == Some(RustJson::ShortFloats) && !value.is_integer())
+            .then(|| serde_json::Number::from_f64(f64::try_from(value.clone()).ok()?))
+            .flatten();
+        match short {
+            Some(number) => out.push_str(&number.to_string()),
+            None => write_number(value, out),
+        }
     }
 
     fn write_list(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {

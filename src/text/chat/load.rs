@@ -4,6 +4,7 @@
 
 use super::error::TemplateError;
 use super::rules::EngineRules;
+use super::rust_source::of_vllm_file;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
 use crate::{Vocabulary, VocabularyError};
@@ -96,7 +97,10 @@ fn compile(
     special: &SpecialTokens,
     rules: EngineRules,
 ) -> Result<ChatTemplate, LoadError> {
-    let FoundTemplate { path, sources } = found;
+    let FoundTemplate { path, mut sources } = found;
+    if rules == EngineRules::VllmRust && path.extension().is_some_and(|kind| kind == "jinja") {
+        sources.default = of_vllm_file(&sources.default);
+    }
     let compiled = ChatTemplate::compile_for(&sources.default, special, rules);
     let compiled = match &sources.tool_use {
         Some(tool_use) => compiled.and_then(|template| template.with_tool_use(tool_use, special)),
@@ -192,7 +196,7 @@ fn configured_prefix<'a>(
     rules: EngineRules,
 ) -> Option<&'a str> {
     let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
-    if rules != EngineRules::Sglang || !BOS_CLASSES.contains(&class) {
+    if !rules.is_sglang() || !BOS_CLASSES.contains(&class) {
         return None;
     }
     match config.get("add_bos_token").and_then(Value::as_bool).unwrap_or(true) {

@@ -3,6 +3,15 @@
 use forebay_json::unescape_into;
 use std::ops::Range;
 
+/// API of a body, which decides what its parts mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChatApi {
+    /// `/v1/chat/completions`.
+    Completions,
+    /// Another API, or an unknown API: the keys of the body decide.
+    ByKeys,
+}
+
 /// Author of a plain message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChatRole {

@@ -6,6 +6,7 @@
 //! template as the engine does. [`ChatTemplate::render_plain`] joins plain messages with literals
 //! that `plan` has learnt from the template and checked against it; it declines other messages.
 
+mod big_integers;
 mod date;
 mod environment;
 mod error;
@@ -18,6 +19,9 @@ mod plan;
 mod python;
 mod renderer;
 mod rules;
+mod rust_environment;
+mod rust_source;
+mod rust_traits;
 mod shape;
 mod source;
 mod special;
@@ -31,7 +35,7 @@ pub use load::{
     LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
     load_model_text_for,
 };
-pub use message::{ChatRole, MessageSpan};
+pub use message::{ChatApi, ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

@@ -4,11 +4,13 @@ use super::environment::{self, TEMPLATE, TemplateClock};
 use super::error::RenderError;
 use super::message::ChatRole;
 use super::python::is_space;
-use super::rules::EngineRules;
+use super::rules::{ContentFormat, EngineRules};
+use super::rust_traits::{RustTraits, SGLANG_TOKENS};
 use super::shape::{CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 use super::source::content_format;
 use super::special::SpecialTokens;
 use super::values::from_json;
+use super::{rust_environment, rust_source};
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
@@ -27,14 +29,23 @@ impl Renderer {
         rules: EngineRules,
         clock: TemplateClock,
     ) -> Result<Self, minijinja::Error> {
-        let environment = environment::build(source, clock)?;
-        let shaper = Shaper {
-            rules,
-            format: content_format(source, rules),
-            knows_developer: source.contains("'developer'") || source.contains("\"developer\""),
+        let environment = match rules.is_rust() {
+            true => rust_environment::build(rust_source::prepare(source, rules), clock, rules)?,
+            false => environment::build(source, clock)?,
         };
-        let special = special.iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
-        Ok(Self { environment, shaper, special })
+        let traits = match rules {
+            EngineRules::SglangRust => RustTraits::probe(&environment, source, special),
+            _ => RustTraits::default(),
+        };
+        let format = match rules {
+            EngineRules::VllmRust => rust_source::vllm_format(source),
+            EngineRules::SglangRust if traits.needs_parts => ContentFormat::Parts,
+            EngineRules::SglangRust => ContentFormat::Text,
+            EngineRules::Vllm | EngineRules::Sglang => content_format(source, rules),
+        };
+        let knows_developer = source.contains("'developer'") || source.contains("\"developer\"");
+        let shaper = Shaper { rules, format, knows_developer, traits };
+        Ok(Self { environment, shaper, special: variables_of(special, rules) })
     }
 
     /// Renders plain messages as [`super::ChatTemplate::render_full`] would.
@@ -43,7 +54,7 @@ impl Renderer {
         messages: &[(ChatRole, &str)],
         add_generation_prompt: bool,
     ) -> Option<String> {
-        let conversation = self.plain(messages.iter().copied(), add_generation_prompt);
+        let conversation = self.plain(messages.iter().copied(), add_generation_prompt).ok()?;
         let mut out = Vec::new();
         self.render(conversation, &mut out).ok()?;
         String::from_utf8(out).ok()
@@ -53,7 +64,7 @@ impl Renderer {
         &self,
         messages: impl Iterator<Item = (ChatRole, &'a str)>,
         add_generation_prompt: bool,
-    ) -> Conversation {
+    ) -> Result<Conversation, RenderError> {
         let messages = messages.map(|(role, content)| (role.name(), content));
         self.shaper.plain(messages, add_generation_prompt)
     }
@@ -64,8 +75,12 @@ impl Renderer {
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
         let Conversation { mut variables, ends_with, other_tools } = conversation;
+        // Only SGLang's Rust server lets its own tokens win over arguments of the request.
+        let wins = self.shaper.rules == EngineRules::SglangRust;
         for (name, text) in &self.special {
-            variables.entry(name).or_insert_with(|| text.clone());
+            if wins || !variables.contains_key(name) {
+                variables.insert(name.clone(), text.clone());
+            }
         }
         let text = match (self.run(&variables), other_tools) {
             (Err(_), Some(tools)) => {
@@ -91,11 +106,34 @@ impl Renderer {
     }
 
     fn run(&self, variables: &Map<String, Value>) -> Result<String, minijinja::Error> {
+        let value = |json: &Value| match self.shaper.rules.is_rust() {
+            true => minijinja::Value::from_serialize(json),
+            false => from_json(json),
+        };
         let variables: minijinja::Value =
-            variables.iter().map(|(name, value)| (name.as_str(), from_json(value))).collect();
+            variables.iter().map(|(name, json)| (name.as_str(), value(json))).collect();
         self.environment.get_template(TEMPLATE)?.render(variables)
     }
 }
+
+/// Special tokens as variables. The Rust frontends know few of them, and SGLang's sets absent tokens
+/// to none.
+fn variables_of(special: &SpecialTokens, rules: EngineRules) -> Map<String, Value> {
+    let all = || special.iter().map(|(name, text)| (name.to_owned(), Value::from(text)));
+    match rules {
+        EngineRules::Vllm | EngineRules::Sglang => all().collect(),
+        EngineRules::VllmRust => {
+            all().filter(|(name, _)| VLLM_RUST_TOKENS.contains(&name.as_str())).collect()
+        }
+        EngineRules::SglangRust => {
+            let token = |name: &&str| ((*name).to_owned(), special.text(name).into());
+            SGLANG_TOKENS.iter().map(token).collect()
+        }
+    }
+}
+
+/// Special tokens that `vllm-rs` gives to templates.
+const VLLM_RUST_TOKENS: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 /// `text` up to the mark behind the last message. If the template trims messages (the space at the
 /// end of the mark is gone), whitespace before the mark goes too.

@@ -21,11 +21,11 @@ pub(super) fn prepare(source: &str) -> String {
     out
 }
 
-/// Form of contents that the template expects, detected as the engine does.
+/// Form of contents that the template expects, detected as the engine's Python code does.
 pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat {
     match rules {
-        EngineRules::Vllm => vllm_content_format(source),
-        EngineRules::Sglang => sglang_content_format(source),
+        EngineRules::Vllm | EngineRules::VllmRust => vllm_content_format(source),
+        EngineRules::Sglang | EngineRules::SglangRust => sglang_content_format(source),
     }
 }
 
@@ -291,7 +291,7 @@ fn looks_like_mark(text: &str) -> bool {
 
 /// `(name, member)` of `name`, `name.member` or `name['member']`, with any filters or slices behind
 /// it.
-fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)> {
+pub(super) fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)> {
     let [TagToken::Name(base), rest @ ..] = words else { return None };
     let (member, rest) = match rest {
         [TagToken::Sign('.'), TagToken::Name(member), rest @ ..] => (Some(*member), rest),
@@ -314,7 +314,7 @@ fn base_name<'w>(words: &'w [TagToken<'_>]) -> Option<(&'w str, Option<&'w str>)
 }
 
 /// A piece of the source.
-enum Piece<'a> {
+pub(super) enum Piece<'a> {
     /// A tag `{% … %}`, whole and without its braces.
     Block { text: &'a str, inner: &'a str },
     /// A tag `{{ … }}`, whole and without its braces.
@@ -325,14 +325,14 @@ enum Piece<'a> {
 
 impl<'a> Piece<'a> {
     /// The words of a tag, without the marks of whitespace control.
-    fn words(&self) -> Option<Vec<TagToken<'a>>> {
+    pub(super) fn words(&self) -> Option<Vec<TagToken<'a>>> {
         let (Self::Block { inner, .. } | Self::Print { inner, .. }) = self else { return None };
         let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
         Some(words(inner.strip_suffix(['-', '+']).unwrap_or(inner)))
     }
 }
 
-fn pieces(source: &str) -> Vec<Piece<'_>> {
+pub(super) fn pieces(source: &str) -> Vec<Piece<'_>> {
     let mut found = Vec::new();
     let mut rest = source;
     while let Some(start) = next_open(rest) {
@@ -405,7 +405,7 @@ fn text_length(bytes: &[u8]) -> usize {
 
 /// A word of an expression.
 #[derive(Debug)]
-enum TagToken<'a> {
+pub(super) enum TagToken<'a> {
     Name(&'a str),
     Text(String),
     Sign(char),

@@ -3,12 +3,13 @@
 
 use super::shaper::BILLING_LINE;
 use crate::chat::error::RenderError;
+use crate::chat::message::ChatApi;
 use serde_json::{Map, Value, json};
 
 /// Converts the body, unless it is a chat body.
-pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> {
+pub(super) fn to_chat(body: &mut Map<String, Value>, api: ChatApi) -> Result<(), RenderError> {
     if body.contains_key("messages") {
-        from_anthropic(body);
+        from_anthropic(body, api);
         return Ok(());
     }
     if body.get("previous_response_id").is_some_and(|id| !id.is_null()) {
@@ -17,7 +18,7 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
     from_responses(body)
 }
 
-fn from_anthropic(body: &mut Map<String, Value>) {
+fn from_anthropic(body: &mut Map<String, Value>, api: ChatApi) {
     let system = body.remove("system").map(without_billing);
     let effort = body.get("output_config").and_then(|config| config.get("effort")).cloned();
     let disabled = body.get("thinking").is_some_and(|thinking| kind(thinking) == "disabled");
@@ -31,7 +32,7 @@ fn from_anthropic(body: &mut Map<String, Value>) {
         messages.push(json!({ "role": "system", "content": text }));
     }
     for message in sent.drain(..) {
-        convert_blocks(message, &mut messages);
+        convert_blocks(message, api, &mut messages);
     }
     *sent = messages;
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
@@ -58,10 +59,13 @@ fn without_billing(system: Value) -> Value {
 
 /// Converts Anthropic's own blocks. Messages without them stay unchanged, because their text parts
 /// have OpenAI's form.
-fn convert_blocks(message: Value, messages: &mut Vec<Value>) {
+fn convert_blocks(message: Value, api: ChatApi, messages: &mut Vec<Value>) {
     let blocks = message.get("content").and_then(Value::as_array);
-    let own = ["tool_use", "tool_result", "thinking", "redacted_thinking", "tool_reference"];
-    let has_own = |blocks: &&Vec<Value>| blocks.iter().any(|block| own.contains(&kind(block)));
+    let own = ["tool_use", "tool_result", "redacted_thinking", "tool_reference"];
+    // In a chat, a part `thinking` is text.
+    let is_own =
+        |kind: &str| own.contains(&kind) || (kind == "thinking" && api != ChatApi::Completions);
+    let has_own = |blocks: &&Vec<Value>| blocks.iter().any(|block| is_own(kind(block)));
     let Some(blocks) = blocks.filter(has_own) else {
         messages.push(message);
         return;

@@ -3,6 +3,7 @@
 use super::parts::{part_text, shaped_part};
 use super::sglang;
 use super::shaper::{BILLING_LINE, CONTINUE_MARK, Shaper};
+use crate::chat::big_integers;
 use crate::chat::error::RenderError;
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
@@ -11,8 +12,8 @@ use serde_json::{Map, Value, json};
 pub(super) fn plain_message(shaper: &Shaper, role: &str, content: &str) -> Value {
     let content = Value::String(content.to_owned());
     let content = match shaper.rules {
-        EngineRules::Vllm => shaper.content(role, content),
         EngineRules::Sglang => content,
+        _ => shaper.content(role, content),
     };
     json!({ "role": role, "content": content })
 }
@@ -52,7 +53,7 @@ impl Shaper {
         shaped.insert("content".into(), content);
         let keys: &[&str] = match role.as_str() {
             "assistant" => {
-                let calls = sent.remove("tool_calls").and_then(parsed_calls);
+                let calls = sent.remove("tool_calls").map(parsed_calls).transpose()?.flatten();
                 shaped.extend(calls.map(|calls| ("tool_calls".to_owned(), calls)));
                 insert_reasoning(&mut sent, &mut shaped);
                 &["name", "task"]
@@ -160,19 +161,42 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
     }
 }
 
+/// Parses JSON as Rust's frontends do: integers above 64 bits become floats.
+pub(super) fn parsed_number_as_float(text: &str) -> Option<Value> {
+    serde_json::from_str(text).ok()
+}
+
+/// Parses JSON as Python does: integers of any size.
+fn parsed_as_python(text: &str) -> Result<Option<Value>, RenderError> {
+    big_integers::parse(text).map_err(|_| RenderError::Unsupported("an integer of many digits"))
+}
+
 /// Parses the arguments of tool calls, which are JSON text, because templates get objects; invalid
-/// arguments become an empty object. `None` for an empty list.
-fn parsed_calls(calls: Value) -> Option<Value> {
-    let Value::Array(mut calls) = calls else { return None };
+/// arguments become an empty object. Calls have the keys of vLLM's class in the order of the class.
+/// `None` for an empty list.
+fn parsed_calls(calls: Value) -> Result<Option<Value>, RenderError> {
+    let Value::Array(mut calls) = calls else { return Ok(None) };
     for call in &mut calls {
-        let Some(Value::Object(function)) = call.get_mut("function") else { continue };
-        let arguments = match function.get("arguments") {
-            Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
-            Some(other) => other.clone(),
-            None => Value::Null,
+        let Some(Value::Object(mut sent)) = call.get_mut("function").map(Value::take) else {
+            continue;
+        };
+        let arguments = match sent.remove("arguments") {
+            Some(Value::String(text)) => parsed_as_python(&text)?.unwrap_or_default(),
+            other => other.unwrap_or_default(),
         };
         let arguments = if arguments.is_object() { arguments } else { json!({}) };
+        let mut function = Map::new();
         function.insert("arguments".into(), arguments);
+        function.extend(sent.remove("name").map(|name| ("name".to_owned(), name)));
+        let mut shaped = Map::new();
+        for (key, value) in [
+            ("id", call.get_mut("id").map(Value::take)),
+            ("function", Some(Value::Object(function))),
+            ("type", call.get_mut("type").map(Value::take)),
+        ] {
+            shaped.extend(value.map(|value| (key.to_owned(), value)));
+        }
+        *call = Value::Object(shaped);
     }
-    (!calls.is_empty()).then_some(Value::Array(calls))
+    Ok((!calls.is_empty()).then_some(Value::Array(calls)))
 }

@@ -7,20 +7,31 @@ mod foreign;
 pub(super) mod media;
 mod messages;
 mod parts;
+mod rust;
 mod sglang;
+mod sglang_rust;
 mod shaper;
 mod tools;
+mod vllm_rust;
 
 pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 
 use super::error::RenderError;
+use super::message::ChatApi;
 use super::rules::EngineRules;
 use serde_json::{Map, Value};
 
 impl Shaper {
     /// Converts a body into variables.
-    pub(super) fn shape(&self, mut body: Map<String, Value>) -> Result<Conversation, RenderError> {
-        foreign::to_chat(&mut body)?;
+    pub(super) fn shape(
+        &self,
+        mut body: Map<String, Value>,
+        api: ChatApi,
+    ) -> Result<Conversation, RenderError> {
+        if self.rules.is_rust() {
+            return self.shape_for_rust(body);
+        }
+        foreign::to_chat(&mut body, api)?;
         let Some(Value::Array(sent)) = body.remove("messages") else {
             return Err(RenderError::NoMessages);
         };
@@ -46,18 +57,20 @@ impl Shaper {
         &self,
         sent: impl Iterator<Item = (&'a str, &'a str)>,
         add_generation_prompt: bool,
-    ) -> Conversation {
+    ) -> Result<Conversation, RenderError> {
+        if self.rules.is_rust() {
+            return self.plain_for_rust(sent, add_generation_prompt);
+        }
         let plain = |(role, content)| messages::plain_message(self, role, content);
         let mut messages: Vec<Value> = sent.map(plain).collect();
-        // Cannot fail, because no message is continued.
-        let ends_with = self.ending(&mut messages, false).ok().flatten();
+        let ends_with = self.ending(&mut messages, false)?;
         let generates = add_generation_prompt || self.rules == EngineRules::Sglang;
         let mut variables = Map::new();
         variables.insert("messages".into(), Value::Array(messages));
         variables.insert("tools".into(), Value::Null);
         variables.insert("documents".into(), Value::Null);
         variables.insert("add_generation_prompt".into(), Value::Bool(generates));
-        Conversation { variables, ends_with, other_tools: None }
+        Ok(Conversation { variables, ends_with, other_tools: None })
     }
 
     fn ending(
@@ -90,8 +103,8 @@ impl Shaper {
         if own.is_some_and(|own| !own.is_null()) || variables.contains_key("chat_template") {
             return Err(RenderError::Unsupported("the request brings its own chat template"));
         }
-        let generates = match self.rules {
-            EngineRules::Vllm => {
+        let generates = match self.rules.is_sglang() {
+            false => {
                 let effort = body.remove("reasoning_effort").filter(|effort| !effort.is_null());
                 if let Some(effort) = effort {
                     let thinks = variables.entry("enable_thinking");
@@ -100,16 +113,9 @@ impl Shaper {
                 }
                 body.get("add_generation_prompt") != Some(&Value::Bool(false))
             }
-            EngineRules::Sglang => {
+            true => {
                 let (effort, thinks) = sglang::effort(body);
-                for (name, thinks) in ["thinking", "enable_thinking"].into_iter().zip([thinks; 2]) {
-                    if let Some(thinks) = thinks {
-                        variables.entry(name).or_insert(Value::Bool(thinks));
-                    }
-                }
-                if let Some(effort) = effort {
-                    variables.entry("reasoning_effort").or_insert(effort);
-                }
+                sglang::insert_effort(&mut variables, effort, thinks);
                 // SGLang's chat requests have no field `add_generation_prompt`.
                 true
             }

@@ -17,12 +17,16 @@ pub(super) fn shaped_part(part: Value) -> Value {
     if let Some(text) = part_text(&part) {
         return json!({ "type": "text", "text": text });
     }
-    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-    let kind = match kind {
+    media_part(&part).unwrap_or(part)
+}
+
+/// The kind of a medium as a part; `None` for other parts.
+pub(super) fn media_part(part: &Value) -> Option<Value> {
+    let kind = match part.get("type").and_then(Value::as_str)? {
         "image_url" | "input_image" | "image_pil" | "image_embeds" => "image",
         "video_url" => "video",
         "audio_url" | "input_audio" => "audio",
-        _ => return part,
+        _ => return None,
     };
-    json!({ "type": kind })
+    Some(json!({ "type": kind }))
 }

@@ -2,6 +2,7 @@
 //! into typed objects and writes these, so unknown keys are gone and some absent keys are null.
 
 use super::parts::{part_text, shaped_part};
+use crate::chat::big_integers;
 use crate::chat::error::RenderError;
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
@@ -64,9 +65,11 @@ fn is_text(part: &Value) -> bool {
 fn call(role: &str, mut sent: Value) -> Result<Value, RenderError> {
     let mut take = |pointer: &str| sent.pointer_mut(pointer).map(Value::take).unwrap_or_default();
     let arguments = match take("/function/arguments") {
-        Value::String(text) if role == "assistant" => serde_json::from_str::<Map<_, _>>(&text)
-            .map(Value::Object)
-            .map_err(|_| RenderError::Unsupported("arguments of a tool call are no JSON object"))?,
+        Value::String(text) if role == "assistant" => big_integers::parse(&text)
+            .ok()
+            .flatten()
+            .filter(Value::is_object)
+            .ok_or(RenderError::Unsupported("arguments of a tool call are no JSON object"))?,
         other => other,
     };
     let function = json!({ "name": take("/function/name"), "arguments": arguments });
@@ -122,4 +125,20 @@ pub(super) fn effort(body: &mut Map<String, Value>) -> (Option<Value>, Option<bo
     let effort = nested.or(plain);
     let thinks = effort.as_ref().map(|effort| effort != "none");
     (effort, thinks.or(enabled.then_some(true)))
+}
+
+/// Sets the variables of [`effort`], unless the arguments of the template set them.
+pub(super) fn insert_effort(
+    variables: &mut Map<String, Value>,
+    effort: Option<Value>,
+    thinks: Option<bool>,
+) {
+    for name in ["thinking", "enable_thinking"] {
+        if let Some(thinks) = thinks {
+            variables.entry(name).or_insert(Value::Bool(thinks));
+        }
+    }
+    if let Some(effort) = effort {
+        variables.entry("reasoning_effort").or_insert(effort);
+    }
 }

@@ -1,6 +1,7 @@
 //! Types that the files of this folder share: rules, variables of the template, marks in texts.
 
 use crate::chat::rules::{ContentFormat, EngineRules};
+use crate::chat::rust_traits::RustTraits;
 use serde_json::{Map, Value};
 
 /// Start of a line that Claude Code puts before its instructions. The line changes with every
@@ -18,6 +19,8 @@ pub(in crate::chat) struct Shaper {
     pub(in crate::chat) format: ContentFormat,
     /// True when the template supports the role `developer`, which otherwise becomes `system`.
     pub(in crate::chat) knows_developer: bool,
+    /// Findings of SGLang's Rust server about the template.
+    pub(in crate::chat) traits: RustTraits,
 }
 
 /// Input of the template.

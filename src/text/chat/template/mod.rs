@@ -2,7 +2,7 @@
 
 use super::environment::TemplateClock;
 use super::error::{RenderError, TemplateError};
-use super::message::MessageSpan;
+use super::message::{ChatApi, MessageSpan};
 use super::plan::Plan;
 use super::renderer::Renderer;
 use super::rules::EngineRules;
@@ -92,7 +92,7 @@ impl ChatTemplate {
             contents.push((message.role, content));
         }
         let messages = contents.iter().map(|(role, content)| (*role, content.as_str()));
-        let conversation = self.renderer.plain(messages, add_generation_prompt);
+        let conversation = self.renderer.plain(messages, add_generation_prompt)?;
         self.renderer.render(conversation, out)
     }
 
@@ -102,26 +102,28 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        self.render_body(parse(body)?, out)
+        self.render_body(parse(body)?, ChatApi::ByKeys, out)
     }
 
     /// The same up to the first image, sound or other content that is not text, because the prompt
     /// cannot be compared as text from there on. True if there was such content. With `names`,
     /// images with a name do not end the text: the template prints a placeholder for each image,
-    /// and the names are appended in order. On an error nothing is appended.
+    /// and the names are appended in order. `api` decides what parts mean. On an error nothing is
+    /// appended.
     ///
     /// # Errors
     /// [`RenderError`] as above, and when the template leaves text parts out.
     pub fn render_text(
         &self,
         body: &[u8],
+        api: ChatApi,
         names: Option<&mut Vec<String>>,
         out: &mut Vec<u8>,
     ) -> Result<bool, RenderError> {
         let mut body = parse(body)?;
         let is_marked = media::mark(&mut body, self.renderer.shaper.format, names);
         let start = out.len();
-        self.render_body(body, out)?;
+        self.render_body(body, api, out)?;
         if is_marked && !media::cut(out, start) {
             out.truncate(start);
             return Err(RenderError::Unsupported("the template does not print all text parts"));
@@ -129,11 +131,16 @@ impl ChatTemplate {
         Ok(is_marked)
     }
 
-    fn render_body(&self, body: Map<String, Value>, out: &mut Vec<u8>) -> Result<(), RenderError> {
+    fn render_body(
+        &self,
+        body: Map<String, Value>,
+        api: ChatApi,
+        out: &mut Vec<u8>,
+    ) -> Result<(), RenderError> {
         let offers_tools = || self.renderer.shaper.tools(&body).is_array();
         let for_tools = self.tool_use.as_ref().filter(|_| offers_tools());
         let renderer = for_tools.unwrap_or(&self.renderer);
-        renderer.render(renderer.shaper.shape(body)?, out)
+        renderer.render(renderer.shaper.shape(body, api)?, out)
     }
 
     /// True if the plan covers some kind of plain conversation.

@@ -1,7 +1,7 @@
 //! Templates as transformers renders them.
 
 use super::{ChatTemplate, RenderError};
-use crate::chat::{ChatRole, EngineRules, MessageSpan, SpecialTokens};
+use crate::chat::{ChatApi, ChatRole, EngineRules, MessageSpan, SpecialTokens};
 use serde_json::{Value, json};
 
 /// Prints all that a template can see of a request.
@@ -40,7 +40,7 @@ fn messages_come_as_vllm_gives_them() {
     ]});
     let expected = r#"{"role": "system", "content": "d"}
 {"role": "user", "content": "a\nb", "name": "ann"}
-{"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": [2.0]}}}, {"function": {"name": "g", "arguments": {}}}], "reasoning": "r", "reasoning_content": "r"}
+{"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"arguments": {"z": 1, "a": [2.0]}, "name": "f"}, "type": "function"}, {"function": {"arguments": {}, "name": "g"}}], "reasoning": "r", "reasoning_content": "r"}
 {"role": "tool", "content": "done", "tool_call_id": "1"}
 {"role": "assistant", "content": "x"}
 null"#;
@@ -249,7 +249,7 @@ fn anthropic_bodies_become_chats() {
     });
     let expected = r#"{"role": "system", "content": "S1S2"}
 {"role": "user", "content": "q"}
-{"role": "assistant", "content": "let me", "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}
+{"role": "assistant", "content": "let me", "tool_calls": [{"id": "t1", "function": {"arguments": {"a": 1}, "name": "f"}, "type": "function"}]}
 {"role": "tool", "content": "ok", "tool_call_id": "t1"}
 {"role": "user", "content": "go"}
 [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]"#;
@@ -265,7 +265,7 @@ fn responses_bodies_become_chats() {
         {"type": "message", "role": "user", "content": "go"}] });
     let expected = r#"{"role": "system", "content": "be kind"}
 {"role": "user", "content": "q"}
-{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}]}
+{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"arguments": {}, "name": "f"}, "type": "function"}]}
 {"role": "tool", "content": "ok", "tool_call_id": "c"}
 {"role": "user", "content": "go"}
 null"#;
@@ -325,5 +325,57 @@ fn the_test_template_renders_tools() {
     let text = render(OWN, &body);
     assert!(text.starts_with("<|im_start|>system\nS\n\nFunctions"));
     assert!(text.contains("{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": null, \"parameters\": null}}\n"));
-    assert!(text.ends_with("<|im_start|>assistant\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n20\n</tool_response><|im_end|>\n<|im_start|>assistant\n"));
+    assert!(text.ends_with("<|im_start|>assistant\n\n<tool_call>\n{\"arguments\": {\"a\": \"é\"}, \"name\": \"f\"}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n20\n</tool_response><|im_end|>\n<|im_start|>assistant\n"));
+}
+
+/// A tool without parameters: Jinja2 takes an undefined value as an empty list and mapping.
+#[test]
+fn filters_of_undefined_values_are_empty() {
+    let source = "{% for t in tools %}{% for k, v in t.function.parameters.properties | items %}\
+                  {{ k }}{% endfor %}{{ t.function.parameters.properties | length }}{% endfor %}";
+    let template = ChatTemplate::compile(source, &SpecialTokens::new()).unwrap();
+    let mut out = Vec::new();
+    let body = br#"{"messages":[],"tools":[{"type":"function","function":{"name":"now"}},
+        {"type":"function","function":{"name":"w","parameters":{"properties":{"a":1}}}}]}"#;
+    template.render_full(body, &mut out).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "0a1");
+}
+
+#[test]
+fn integers_of_arguments_keep_their_digits() {
+    let body = r#"{"messages":[{"role":"assistant","content":"","tool_calls":[{"id":"1","function":
+        {"name":"f","arguments":"{\"n\": 123456789012345678901234567890, \"m\": 1.5}"}}]}]}"#;
+    let source = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}\
+                  {{ c.function.arguments.n }}{{ c.function.arguments }}{% endfor %}";
+    for (rules, wanted) in [
+        (
+            EngineRules::Vllm,
+            "{\"n\": 123456789012345678901234567890, \"m\": 1.5}123456789012345678901234567890\
+             {'n': 123456789012345678901234567890, 'm': 1.5}",
+        ),
+        (
+            EngineRules::VllmRust,
+            "{\"n\": 1.2345678901234568e+29, \"m\": 1.5}123456789012345680000000000000.0\
+             {\"n\": 1.2345678901234568e29, \"m\": 1.5}",
+        ),
+    ] {
+        let template = ChatTemplate::compile_for(source, &SpecialTokens::new(), rules).unwrap();
+        let mut out = Vec::new();
+        template.render_full(body.as_bytes(), &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), wanted, "{rules:?}");
+    }
+}
+
+/// In a chat, vLLM joins a part `thinking` to the text. In Anthropic's API it is reasoning.
+#[test]
+fn thinking_parts_are_text_in_chats() {
+    let body = br#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},
+        {"type":"text","text":"A"}]}]}"#;
+    let source = "{{ messages[0].content }}|{{ messages[0].reasoning }}";
+    let template = ChatTemplate::compile(source, &SpecialTokens::new()).unwrap();
+    for (api, wanted) in [(ChatApi::Completions, "hm\nA|"), (ChatApi::ByKeys, "A|hm")] {
+        let mut out = Vec::new();
+        template.render_text(body, api, None, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), wanted, "{api:?}");
+    }
 }

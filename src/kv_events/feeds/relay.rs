@@ -1,0 +1,77 @@
+//! Streams of a relay that carries the batches of several ranks. Each rank counts its own batches,
+//! so the numbers of such a stream look like gaps and restarts. A batch's own rank separates them.
+
+/// Ranks that the batches of a connection name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamRanks {
+    own: u32,
+    first: Option<u32>,
+    is_shared: bool,
+}
+
+/// Decision about a batch by its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BatchPassage {
+    /// The batch is the rank's own, as far as known.
+    Own,
+    /// The first batch of a second rank: batches before may have been of other ranks too.
+    Mixed,
+    /// A batch of another rank.
+    Foreign,
+}
+
+impl StreamRanks {
+    /// A connection without batches, for the rank of that number.
+    pub(super) const fn new(own: u32) -> Self {
+        Self { own, first: None, is_shared: false }
+    }
+
+    /// Takes the rank that a batch names. While all batches name the same rank, its number does not
+    /// count: engines and router may number ranks in different ways.
+    pub(super) fn judge(&mut self, rank: Option<u32>) -> BatchPassage {
+        let Some(rank) = rank else { return BatchPassage::Own };
+        let first = *self.first.get_or_insert(rank);
+        if self.is_shared {
+            return if rank == self.own { BatchPassage::Own } else { BatchPassage::Foreign };
+        }
+        self.is_shared = first != rank;
+        if self.is_shared { BatchPassage::Mixed } else { BatchPassage::Own }
+    }
+
+    /// True if the batch of that rank is this rank's in a shared stream.
+    pub(super) fn is_own(&self, rank: Option<u32>) -> bool {
+        rank == Some(self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BatchPassage, StreamRanks};
+
+    #[test]
+    fn a_second_rank_separates_the_stream() {
+        let mut ranks = StreamRanks::new(1);
+        let passages = [Some(0), None, Some(0), Some(1), Some(0), Some(1), Some(2), None];
+        assert_eq!(
+            passages.map(|rank| ranks.judge(rank)),
+            [
+                BatchPassage::Own,
+                BatchPassage::Own,
+                BatchPassage::Own,
+                BatchPassage::Mixed,
+                BatchPassage::Foreign,
+                BatchPassage::Own,
+                BatchPassage::Foreign,
+                BatchPassage::Own,
+            ]
+        );
+    }
+
+    #[test]
+    fn a_stream_of_a_single_rank_is_taken_whatever_its_number() {
+        let mut ranks = StreamRanks::new(1);
+        assert!(
+            [Some(7); 4].map(|rank| ranks.judge(rank)).iter().all(|it| *it == BatchPassage::Own)
+        );
+    }
+}
