@@ -1,14 +1,15 @@
 //! The load board: a padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the rejection windows, and the bells of the shards.
 
+use super::kv_report::KvReportCell;
 use super::{
-    PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad, RankPast, RoomLimits,
-    UnstreamedPrompts, Windows,
+    KvReport, LoadReading, PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad,
+    RankPast, RoomLimits, UnstreamedPrompts, Windows,
 };
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{ModelIndex, QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
 use forebay_ring::Bell;
 use forebay_ring::sync::OnceLock;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
     pasts: Box<[RankPast]>,
     prompts: Box<[RankPrompts]>,
+    kv_reports: Box<[KvReportCell]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
@@ -49,6 +51,7 @@ impl LoadBoard {
             cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
             pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
             prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
+            kv_reports: (0..RANKS_MAX).map(|_| KvReportCell::default()).collect(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -67,6 +70,19 @@ impl LoadBoard {
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
         self.pasts.get(rank.index())
+    }
+
+    /// Stores the KV use that a reading has. Only the control plane calls this.
+    pub fn report_kv(&self, rank: RankIndex, reading: &LoadReading, now: NanosSinceStart) {
+        if let Some(cell) = self.kv_reports.get(rank.index()) {
+            cell.take(reading, now);
+        }
+    }
+
+    /// Last report of the KV use of a rank. Only the control plane calls this.
+    #[must_use]
+    pub fn kv_report(&self, rank: RankIndex) -> Option<KvReport> {
+        self.kv_reports.get(rank.index())?.newest()
     }
 
     /// Limits of a rank, with the limit of prompt tokens that its speed gives at this moment.
