@@ -4,7 +4,9 @@
 //! own working memory. Reads the load board, the reports and the index, and changes none of them:
 //! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
-use super::explain_words::{leg_name, role_name, route_because, route_name, way};
+use super::explain_words::{
+    guess, leg_name, predictions, role_name, route_because, route_name, way,
+};
 use super::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
@@ -17,7 +19,7 @@ use forebay_fleet::worker::{
     SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
-use forebay_index::{GuessKind, IndexReader};
+use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_select::{
@@ -152,6 +154,7 @@ impl Explainer {
             "endpoint": endpoint.name(),
             "model": &*model.name,
             "asked_model": self.request.asked_model(),
+            "predictions": predictions(model, self.request.shape()),
             "policy": sources.config.policy.name(),
             "prompt": prompt,
             "route": route_name(route),
@@ -353,10 +356,7 @@ impl Explainer {
         };
         let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
         let cached = reported.servable_blocks(self.prompt.whole_bytes());
-        let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
-            GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
-            GuessKind::Speculative => ("speculative", self.matched.pending().get(index).bytes),
-        };
+        let (guess, guessed_bytes) = guess(&self.matched, sources.fleet, index);
         Some(json!({
             "rank": index.0,
             "worker": &*worker.name,

@@ -5,15 +5,24 @@ use crate::exchange::buffers::Buffers;
 use crate::state::env::Env;
 use crate::state::links::Links;
 use crate::state::routing::RoutingState;
-use forebay_base::RankIndex;
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{Role, SessionKey, WorkerState};
-use forebay_select::{ChoiceReason, Policy, is_anchor, most_held, reaches};
+use forebay_fleet::trust::{GuessUse, RequestShape, TrustSample, trust_group};
+use forebay_fleet::worker::{LoadBoard, Role, SessionKey, WorkerState};
+use forebay_index::GuessKind;
+use forebay_prompt::parse::{ApiRequest, PromptSource};
+use forebay_router::request::ChosenRanks;
+use forebay_select::{ChoiceReason, Policy, TierOverlaps, is_anchor, most_held, reaches};
+use std::time::Duration;
 
 /// Cache hit that the router predicts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedHit {
+    /// The choice used a guess: the prediction is neither shown nor counted as an error.
+    is_guessed: bool,
+    /// Comparison with the engine's report; `None` for answers that prove nothing.
+    compared: Option<ComparedHit>,
     /// Blocks on the device, counted as the engine counts them: never the block with the prompt's
     /// last token.
     pub(crate) blocks: u32,
@@ -24,10 +33,42 @@ pub(crate) struct PredictedHit {
     pub(crate) block_size_tokens: u32,
 }
 
+/// The prediction as the events say it, before claims shrink, for the trust in such predictions.
+#[derive(Clone, Copy, Debug)]
+struct ComparedHit {
+    model: ModelIndex,
+    shape: RequestShape,
+    /// Group of the rank's worker.
+    group: u8,
+    blocks: u32,
+    blocks_most: u32,
+    /// Guessed part of the prompt, in thousandths.
+    guessed_permille: u16,
+    is_quiet: bool,
+    is_bound: bool,
+}
+
 impl PredictedHit {
-    pub(crate) const fn tokens(self) -> u32 {
-        self.blocks.saturating_mul(self.block_size_tokens)
+    /// Tokens, for the client. `None` if a guess decided.
+    pub(crate) fn tokens(self) -> Option<u32> {
+        (!self.is_guessed).then(|| self.blocks.saturating_mul(self.block_size_tokens))
     }
+}
+
+/// A choice of a rank longer ago than this after the arrival went by an old match.
+const FRESH_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// True if nothing but the caches explains the report of the rank: the match is fresh, and the rank
+/// computes no other prompt of the router.
+pub(crate) fn is_quiet(
+    board: &LoadBoard,
+    chosen: &ChosenRanks,
+    arrived_at: NanosSinceStart,
+    now: NanosSinceStart,
+) -> bool {
+    let load = board.rank(chosen.prefill_rank());
+    let is_alone = load.is_some_and(|load| load.prefill_tokens() <= chosen.prefill_tokens());
+    is_alone && now < arrived_at.plus(FRESH_TIME_MAX)
 }
 
 /// Bytes of the prompt that a rank holds. Uses the current match, as [`account_choice`] does.
@@ -44,8 +85,9 @@ pub(crate) fn account(
     buffers: &Buffers,
     asked: ModelRequest<'_>,
     rank: RankIndex,
+    is_quiet: bool,
 ) -> Option<PredictedHit> {
-    let predicted = account_overlap(env, routing, buffers, asked, rank);
+    let predicted = account_overlap(env, routing, buffers, asked, rank, is_quiet);
     remember(env, routing, links, buffers, asked, rank);
     predicted
 }
@@ -56,6 +98,7 @@ fn account_overlap(
     buffers: &Buffers,
     asked: ModelRequest<'_>,
     rank: RankIndex,
+    is_quiet: bool,
 ) -> Option<PredictedHit> {
     let mut stages = routing.stages.borrow_mut();
     stages.matching.matched.recall(&buffers.prompt);
@@ -64,28 +107,72 @@ fn account_overlap(
         return None;
     }
     env.counters.add(Count::PromptBytes, prompt_bytes);
-    let exact = stages.matching.matched.exact(asked.fleet, rank);
-    let exact = exact.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
-    let Some(held) = exact else {
-        let guessed = stages.matching.matched.overlaps().get(rank).bytes;
-        env.counters.add(Count::GuessedBytes, u64::from(guessed));
-        return None;
+    let shape = buffers.api.shape();
+    let trust = asked.model.trust.as_ref().map(|trust| trust.get(shape)).unwrap_or_default();
+    let is_reached = reaches(asked.fleet, rank, asked.endpoint);
+    let matched = &stages.matching.matched;
+    let known = asked.fleet.ranks.get(rank.index())?;
+    let group = trust_group(known.worker);
+    let exact = matched.exact(asked.fleet, rank).filter(|_| is_reached);
+    let compared = |held: TierOverlaps| {
+        let whole_bytes = buffers.prompt.whole_bytes();
+        let blocks = held.device.servable_blocks(whole_bytes);
+        let guessed = u64::from(matched.guessed_beside(rank)).saturating_mul(1_000);
+        ComparedHit {
+            model: asked.model_index,
+            shape,
+            group: u8::try_from(group).unwrap_or(u8::MAX),
+            blocks,
+            blocks_most: held.kv_pool.servable_blocks(whole_bytes).max(blocks),
+            guessed_permille: u16::try_from(guessed / prompt_bytes).unwrap_or(u16::MAX),
+            is_quiet,
+            is_bound: known.tiers.is_upper_bound(),
+        }
     };
+    let predicted = |held: TierOverlaps, is_guessed: bool| {
+        let compared = compared(held);
+        let block_size_tokens = known.block_size_tokens;
+        let part = |blocks| trust.share(group, blocks);
+        (block_size_tokens > 0).then(|| PredictedHit {
+            is_guessed,
+            blocks: part(compared.blocks),
+            blocks_most: part(compared.blocks_most),
+            block_size_tokens,
+            compared: proves(&buffers.api).then_some(compared),
+        })
+    };
+    let Some(held) = exact else {
+        let guessed = matched.overlaps().get(rank).bytes;
+        env.counters.add(Count::GuessedBytes, u64::from(guessed));
+        let is_beside = trust.guesses == GuessUse::Counted
+            && matched.kind(asked.fleet, rank) == GuessKind::Speculative;
+        return match is_beside && is_reached {
+            true => predicted(matched.told(rank, known.tiers), true),
+            false => None,
+        };
+    };
+    let hit = predicted(held, false);
     let overlap = held.device;
     env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
-    let block_size_tokens = asked.fleet.ranks.get(rank.index())?.block_size_tokens;
     // Images have no bytes of text.
     let learnt = match buffers.prompt.has_images() {
         true => None,
-        false => stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens),
+        false => {
+            let block_size_tokens = known.block_size_tokens;
+            stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens)
+        }
     };
     if let Some(ratio) = learnt {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
-    let whole_bytes = buffers.prompt.whole_bytes();
-    let blocks = overlap.servable_blocks(whole_bytes);
-    let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
-    (block_size_tokens > 0).then_some(PredictedHit { blocks, blocks_most, block_size_tokens })
+    hit
+}
+
+/// Does the report of the engine show what it found of this prompt alone? Samples of a prompt share
+/// its blocks, and a response that continues another has a prompt that the body does not show.
+fn proves(request: &ApiRequest) -> bool {
+    let is_batch = matches!(request.prompt, PromptSource::Batch(_));
+    request.answer_count <= 1 && request.continues.is_none() && !is_batch
 }
 
 /// Counts the reason of the choice, and the best overlap of the other ranks. Call after
@@ -126,13 +213,31 @@ pub(crate) fn account_answer(
     cached: Option<u64>,
     predicted: Option<PredictedHit>,
 ) {
+    let choices = env.counters.choices();
+    // An engine that has never reported a cached token may not count them.
+    let counts_cached = cached > Some(0) || choices.value(rank, RankCount::CachedTokens) > 0;
     if let Some(used) = reported {
-        let choices = env.counters.choices();
         choices.add(rank, RankCount::CachedTokens, used.cached);
         choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
     }
-    if let (Some(predicted), Some(cached)) = (predicted, cached) {
+    let Some((predicted, cached)) = predicted.zip(cached) else { return };
+    if !predicted.is_guessed {
         account_error(env, predicted, cached);
+    }
+    if let Some(compared) = predicted.compared.filter(|_| counts_cached) {
+        let prompt_tokens = reported.map_or(0, |used| used.prompt);
+        let tokens = |blocks: u32| u64::from(blocks) * u64::from(predicted.block_size_tokens);
+        let sample = TrustSample {
+            predicted_tokens: tokens(compared.blocks),
+            predicted_tokens_max: tokens(compared.blocks_most),
+            guessed_tokens: prompt_tokens.saturating_mul(compared.guessed_permille.into()) / 1_000,
+            found_tokens: cached,
+            block_size_tokens: predicted.block_size_tokens.into(),
+            is_quiet: compared.is_quiet,
+            is_bound: compared.is_bound,
+        };
+        let ComparedHit { model, shape, group, .. } = compared;
+        choices.compared(model, shape, group.into(), &sample.tally());
     }
 }
 
@@ -162,9 +267,11 @@ fn remember(
     let remembered = {
         let matched = &routing.stages.borrow().matching.matched;
         let reported_paths = &mut routing.reported_paths.borrow_mut();
-        matched.to_remember(&ask, &buffers.prompt, rank, reported_paths, now)
+        let prompt = &buffers.prompt;
+        let beside = matched.to_remember_beside(&ask, prompt, rank, reported_paths, now);
+        [matched.to_remember(&ask, prompt, rank, reported_paths, now), beside]
     };
-    if let Some((owner, prompt)) = remembered {
+    for (owner, prompt) in remembered.into_iter().flatten() {
         links.post_routed(env, owner, prompt);
     }
 }
