@@ -19,6 +19,9 @@ const SHAPES: usize = RequestShape::ALL.len();
 const HELP: &str = "compare engine version, chat template and `model_dir` of the workers, see \
                     'Predictions that do not hold' in docs/operate/troubleshooting.md";
 
+/// Answers with as much as the guesses said, before a warning.
+const SIGNS_LOGGED: u64 = 8;
+
 /// Evidence and verdicts of all models.
 #[derive(Debug, Default)]
 pub(super) struct RenderTrust {
@@ -135,65 +138,62 @@ impl JudgedModel {
             let earlier = judged.judge.verdict();
             judged.judge.observe(&grown, groups.len());
             let verdict = judged.judge.verdict();
-            if verdict != earlier {
-                is_changed = true;
-                judged.log(fleet, model, shape, earlier);
-            }
+            is_changed |= verdict != earlier;
+            judged.log_more(model, shape, earlier);
+            judged.log_less(fleet, model, shape);
         }
         is_changed
     }
 }
 
 impl JudgedShape {
-    fn log(
-        &mut self,
-        fleet: &FleetSnapshot,
-        model: &Model,
-        shape: RequestShape,
-        earlier: ShapeTrust,
-    ) {
-        let verdict = self.judge.verdict();
-        let total = self.judge.total();
-        let model_name = &*model.name;
-        let shape_name = shape.name();
-        let predicted_tokens = total.get(TrustCount::PredictedTokens);
-        let found_tokens = total.get(TrustCount::FoundTokens);
+    /// Logs the beginning and the end of guesses beside events. The first few signs may be events
+    /// that were late once, so the warning waits for more.
+    fn log_more(&mut self, model: &Model, shape: RequestShape, earlier: ShapeTrust) {
         let is_more = |trust: ShapeTrust| trust.guesses == GuessUse::Counted;
-        match (is_more(earlier), is_more(verdict)) {
-            (false, true) if !std::mem::replace(&mut self.is_more_logged, true) => warn!(
-                model = model_name,
-                shape = shape_name,
-                predicted_tokens,
-                found_tokens,
+        let total = self.judge.total();
+        let model = &*model.name;
+        let shape = shape.name();
+        if !is_more(self.judge.verdict()) {
+            if is_more(earlier) && self.is_more_logged {
+                info!(
+                    model,
+                    shape,
+                    "KV events predict these prompts again, or guesses prove wrong: guesses end"
+                );
+            }
+            return;
+        }
+        let is_sure = total.get(TrustCount::GuessRight) >= SIGNS_LOGGED;
+        if is_sure && !std::mem::replace(&mut self.is_more_logged, true) {
+            warn!(
+                model,
+                shape,
+                predicted_tokens = total.get(TrustCount::PredictedTokens),
+                found_tokens = total.get(TrustCount::FoundTokens),
                 help = HELP,
                 "engines find more of these prompts in their caches than KV events predict: the \
                  router renders the prompts unlike the engines. They go where earlier prompts went"
-            ),
-            (false, true) => info!(
-                model = model_name,
-                shape = shape_name,
-                "engines find more of these prompts than predicted, again"
-            ),
-            (true, false) => info!(
-                model = model_name,
-                shape = shape_name,
-                "KV events predict these prompts again, or guesses proved wrong: no more guesses"
-            ),
-            _ => {}
-        }
-        if !verdict.is_whole() && !std::mem::replace(&mut self.is_less_logged, true) {
-            let workers = workers_of(fleet, model, verdict);
-            warn!(
-                model = model_name,
-                shape = shape_name,
-                predicted_tokens,
-                found_tokens,
-                workers,
-                help = HELP,
-                "engines find less of these prompts in their caches than KV events predict: the \
-                 router renders the prompts unlike the engines. Their predictions count in part"
             );
         }
+    }
+
+    fn log_less(&mut self, fleet: &FleetSnapshot, model: &Model, shape: RequestShape) {
+        let verdict = self.judge.verdict();
+        if verdict.is_whole() || std::mem::replace(&mut self.is_less_logged, true) {
+            return;
+        }
+        let total = self.judge.total();
+        warn!(
+            model = &*model.name,
+            shape = shape.name(),
+            predicted_tokens = total.get(TrustCount::PredictedTokens),
+            found_tokens = total.get(TrustCount::FoundTokens),
+            workers = workers_of(fleet, model, verdict),
+            help = HELP,
+            "engines find less of these prompts in their caches than KV events predict: the router \
+             renders the prompts unlike the engines. Their predictions count in part"
+        );
     }
 }
 

@@ -58,17 +58,27 @@ impl PredictedHit {
 /// A choice of a rank longer ago than this after the arrival went by an old match.
 const FRESH_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// True if nothing but the caches explains the report of the rank: the match is fresh, and the rank
-/// computes no other prompt of the router.
-pub(crate) fn is_quiet(
-    board: &LoadBoard,
-    chosen: &ChosenRanks,
-    arrived_at: NanosSinceStart,
-    now: NanosSinceStart,
-) -> bool {
-    let load = board.rank(chosen.prefill_rank());
-    let is_alone = load.is_some_and(|load| load.prefill_tokens() <= chosen.prefill_tokens());
-    is_alone && now < arrived_at.plus(FRESH_TIME_MAX)
+/// The rank that computes the prompt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComputingRank {
+    pub(crate) rank: RankIndex,
+    /// Nothing but the caches explains the report of the rank: the match is fresh, and the rank
+    /// computes no other prompt of the router.
+    pub(crate) is_quiet: bool,
+}
+
+impl ComputingRank {
+    pub(crate) fn of(
+        board: &LoadBoard,
+        chosen: &ChosenRanks,
+        arrived_at: NanosSinceStart,
+        now: NanosSinceStart,
+    ) -> Self {
+        let rank = chosen.prefill_rank();
+        let load = board.rank(rank);
+        let is_alone = load.is_some_and(|load| load.prefill_tokens() <= chosen.prefill_tokens());
+        Self { rank, is_quiet: is_alone && now < arrived_at.plus(FRESH_TIME_MAX) }
+    }
 }
 
 /// Bytes of the prompt that a rank holds. Uses the current match, as [`account_choice`] does.
@@ -84,11 +94,10 @@ pub(crate) fn account(
     links: &Links,
     buffers: &Buffers,
     asked: ModelRequest<'_>,
-    rank: RankIndex,
-    is_quiet: bool,
+    computing: ComputingRank,
 ) -> Option<PredictedHit> {
-    let predicted = account_overlap(env, routing, buffers, asked, rank, is_quiet);
-    remember(env, routing, links, buffers, asked, rank);
+    let predicted = account_overlap(env, routing, buffers, asked, computing);
+    remember(env, routing, links, buffers, asked, computing.rank);
     predicted
 }
 
@@ -97,8 +106,7 @@ fn account_overlap(
     routing: &RoutingState,
     buffers: &Buffers,
     asked: ModelRequest<'_>,
-    rank: RankIndex,
-    is_quiet: bool,
+    ComputingRank { rank, is_quiet }: ComputingRank,
 ) -> Option<PredictedHit> {
     let mut stages = routing.stages.borrow_mut();
     stages.matching.matched.recall(&buffers.prompt);
