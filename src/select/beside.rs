@@ -85,15 +85,30 @@ impl TextScale {
     }
 }
 
-/// Adds guesses to the overlaps for selection; `pending` gets the guessed part.
-pub(super) fn count_beside(beside: &Overlaps, overlaps: &mut Overlaps, pending: &mut Overlaps) {
+/// Adds guesses that count to the overlaps for selection; `pending` gets the guessed part.
+pub(super) fn count_beside(
+    fleet: &FleetSnapshot,
+    trust: ShapeTrust,
+    beside: &Overlaps,
+    overlaps: &mut Overlaps,
+    pending: &mut Overlaps,
+) {
     for (rank, guessed) in beside.iter_held() {
+        if !counts_guess(fleet, trust, rank) {
+            continue;
+        }
         let more = guessed.bytes.saturating_sub(overlaps.get(rank).bytes);
         if more > 0 {
             overlaps.record(rank, guessed);
             pending.record(rank, Overlap { blocks: 0, bytes: more });
         }
     }
+}
+
+/// Do guesses about the rank count beside its events?
+pub(super) fn counts_guess(fleet: &FleetSnapshot, trust: ShapeTrust, rank: RankIndex) -> bool {
+    let known = fleet.ranks.get(rank.index());
+    known.is_some_and(|rank| trust.counts_guess(trust_group(rank.worker)))
 }
 
 /// Shrinks the overlaps to the part that counts. False: all count whole.

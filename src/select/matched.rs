@@ -192,13 +192,12 @@ impl PromptOverlaps {
             self.add_approximate(ask, prompt.text(), &mut chunks);
             prompt.chunks.approximate = chunks;
         }
-        let counts_guesses = trust.guesses == GuessUse::Counted;
         if trust.guesses != GuessUse::None && has_events && ask.model.ranks.len() > 1 {
             let Self { scratch, overlaps, pending, beside, .. } = self;
             scratch.guess(ask, self.prompt_bytes, overlaps, &mut prompt.chunks.beside, beside);
-            if counts_guesses {
+            if trust.guesses == GuessUse::Counted {
                 is_same = false;
-                beside::count_beside(beside, overlaps, pending);
+                beside::count_beside(ask.fleet, trust, beside, overlaps, pending);
             }
         }
         // A second walk, so only if events leave more than a chunk unconfirmed. For ranks with
@@ -207,7 +206,7 @@ impl PromptOverlaps {
             true => &self.exact,
             false => &self.overlaps,
         };
-        if any_with_events && !counts_guesses && leaves_a_chunk(confirmed, prompt.text()) {
+        if any_with_events && !trust.counts_all() && leaves_a_chunk(confirmed, prompt.text()) {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks.speculative);
             self.add_speculative(ask, prompt.text(), bytes_per_token, &mut chunks);
@@ -249,7 +248,8 @@ impl PromptOverlaps {
         }
         let kind = self.kind(ask.fleet, rank);
         // Guesses beside events replace these.
-        if kind == GuessKind::Speculative && ask.trust().guesses == GuessUse::Counted {
+        let is_beside = || beside::counts_guess(ask.fleet, ask.trust(), rank);
+        if kind == GuessKind::Speculative && is_beside() {
             return None;
         }
         let ttl: Duration = match kind {

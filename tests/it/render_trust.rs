@@ -12,8 +12,8 @@ use std::time::Duration;
 const OWN: &str = "tests/data/tokenizer";
 const PEOPLE: usize = 16;
 const TURNS: usize = 6;
-/// Longer than `speculative_ttl` of these routers.
-const THINKING: Duration = Duration::from_millis(80);
+/// Longer than `speculative_ttl` of these routers, and than the control plane takes for a verdict.
+const THINKING: Duration = Duration::from_millis(300);
 const MORE: &str = "engines find more of these prompts";
 const LESS: &str = "engines find less of these prompts";
 
@@ -182,12 +182,15 @@ fn a_wrong_template_costs_no_more_hits_than_none() {
     }
     let off = "forebay_predictions_off{model=\"m\",shape=\"chat_system\",found=\"more\"}";
     assert_eq!(fleet.metric(off), 1.0);
-    // The conversations after the verdict, and no net.
+    // Once more, with the verdict: against exact predictions, and against no guesses.
     let later = talk(&fleet);
+    let exact = RoutedFleet::new(4, Path::new(OWN), "");
+    talk(&exact);
+    let ideal = talk(&exact);
     let without = talk(&RoutedFleet::new(4, wrong.path(), "ttl = \"0ms\""));
-    println!("later {later:?}, without guesses {without:?}");
-    assert!(without.share() < 0.85 * later.share(), "{without:?} against {later:?}");
-    assert!(later.moved * 10 < PEOPLE * (TURNS - 1), "{later:?}");
+    println!("later {later:?}, exact {ideal:?}, first without guesses {without:?}");
+    assert!(later.share() > 0.95 * ideal.share(), "{later:?} against {ideal:?}");
+    assert!(without.share() < 0.85 * netted.share(), "{without:?} against {netted:?}");
 }
 
 #[test]

@@ -22,6 +22,11 @@ const HELP: &str = "compare engine version, chat template and `model_dir` of the
 /// Answers with as much as the guesses said, before a warning.
 const SIGNS_LOGGED: u64 = 8;
 
+/// Workers that a line of the log names.
+const WORKERS_NAMED: usize = 8;
+/// A whole claim.
+const WHOLE: u32 = SHARES as u32;
+
 /// Evidence and verdicts of all models.
 #[derive(Debug, Default)]
 pub(super) struct RenderTrust {
@@ -61,21 +66,19 @@ impl RenderTrust {
                 self.models.resize_with(index + 1, || None);
             }
             let Some(entry) = self.models.get_mut(index) else { continue };
-            let is_same_text = |judged: &&mut Box<JudgedModel>| judged.is_about(model);
-            let Some(judged) = entry.as_mut().filter(is_same_text) else {
+            let counts = |shape| counts_of(index, shape, shards);
+            if entry.as_ref().is_some_and(|judged| !judged.is_about(model)) {
                 // Another text: its predictions have no past.
                 is_changed |= model.trust.is_some();
-                let counts = |shape| counts_of(index, shape, shards);
-                let new = match entry {
-                    Some(_) => JudgedModel::new(model, compared_count, counts),
-                    None => JudgedModel::new(model, 0, |_| [TrustTally::default(); TRUST_GROUPS]),
-                };
-                *entry = Some(Box::new(new));
-                continue;
-            };
+                *entry = Some(Box::new(JudgedModel::new(model, compared_count, counts)));
+            }
+            let judged = entry.get_or_insert_with(|| {
+                let none = |_| [TrustTally::default(); TRUST_GROUPS];
+                Box::new(JudgedModel::new(model, 0, none))
+            });
             if judged.compared_count != compared_count {
                 judged.compared_count = compared_count;
-                is_changed |= judged.judge(fleet, model, |shape| counts_of(index, shape, shards));
+                is_changed |= judged.judge(fleet, model, counts);
             }
         }
         is_changed
@@ -139,7 +142,7 @@ impl JudgedModel {
             judged.judge.observe(&grown, groups.len());
             let verdict = judged.judge.verdict();
             is_changed |= verdict != earlier;
-            judged.log_more(model, shape, earlier);
+            judged.log_more(fleet, model, shape, earlier);
             judged.log_less(fleet, model, shape);
         }
         is_changed
@@ -149,16 +152,21 @@ impl JudgedModel {
 impl JudgedShape {
     /// Logs the beginning and the end of guesses beside events. The first few signs may be events
     /// that were late once, so the warning waits for more.
-    fn log_more(&mut self, model: &Model, shape: RequestShape, earlier: ShapeTrust) {
+    fn log_more(
+        &mut self,
+        fleet: &FleetSnapshot,
+        model: &Model,
+        shape: RequestShape,
+        earlier: ShapeTrust,
+    ) {
         let is_more = |trust: ShapeTrust| trust.guesses == GuessUse::Counted;
         let total = self.judge.total();
-        let model = &*model.name;
-        let shape = shape.name();
-        if !is_more(self.judge.verdict()) {
+        let verdict = self.judge.verdict();
+        if !is_more(verdict) {
             if is_more(earlier) && self.is_more_logged {
                 info!(
-                    model,
-                    shape,
+                    model = &*model.name,
+                    shape = shape.name(),
                     "KV events predict these prompts again, or guesses prove wrong: guesses end"
                 );
             }
@@ -167,10 +175,11 @@ impl JudgedShape {
         let is_sure = total.get(TrustCount::GuessRight) >= SIGNS_LOGGED;
         if is_sure && !std::mem::replace(&mut self.is_more_logged, true) {
             warn!(
-                model,
-                shape,
+                model = &*model.name,
+                shape = shape.name(),
                 predicted_tokens = total.get(TrustCount::PredictedTokens),
                 found_tokens = total.get(TrustCount::FoundTokens),
+                workers = workers_of(fleet, model, |group| verdict.counts_guess(group)),
                 help = HELP,
                 "engines find more of these prompts in their caches than KV events predict: the \
                  router renders the prompts unlike the engines. They go where earlier prompts went"
@@ -189,7 +198,7 @@ impl JudgedShape {
             shape = shape.name(),
             predicted_tokens = total.get(TrustCount::PredictedTokens),
             found_tokens = total.get(TrustCount::FoundTokens),
-            workers = workers_of(fleet, model, verdict),
+            workers = workers_of(fleet, model, |group| verdict.share(group, WHOLE) < WHOLE),
             help = HELP,
             "engines find less of these prompts in their caches than KV events predict: the router \
              renders the prompts unlike the engines. Their predictions count in part"
@@ -197,19 +206,14 @@ impl JudgedShape {
     }
 }
 
-/// Workers whose claims count in part.
-fn workers_of(fleet: &FleetSnapshot, model: &Model, trust: ShapeTrust) -> String {
-    let names: BTreeSet<&str> = model
-        .ranks
-        .iter()
-        .filter_map(|rank| fleet.rank(*rank))
-        .filter(|(rank, _)| {
-            let whole = u32::from(SHARES);
-            trust.share(trust_group(rank.worker), whole) < whole
-        })
-        .map(|(_, worker)| &*worker.name)
-        .collect();
-    names.into_iter().collect::<Vec<_>>().join(", ")
+/// Names of the model's workers in these groups, the first few.
+fn workers_of(fleet: &FleetSnapshot, model: &Model, is_in: impl Fn(usize) -> bool) -> String {
+    let ranks = model.ranks.iter().filter_map(|rank| fleet.rank(*rank));
+    let ranks = ranks.filter(|(rank, _)| is_in(trust_group(rank.worker)));
+    let names: BTreeSet<&str> = ranks.map(|(_, worker)| &*worker.name).collect();
+    let more = if names.len() > WORKERS_NAMED { ", ..." } else { "" };
+    let first: Vec<&str> = names.into_iter().take(WORKERS_NAMED).collect();
+    first.join(", ") + more
 }
 
 /// Counts of all shards for a shape.
@@ -259,7 +263,6 @@ mod tests {
             shards.iter().for_each(|shard| shard.choices().compared(model, shape, 0, sample));
         };
         count(&answer(64, 0, 64));
-        trust.tick(&fleet, &shards);
         assert!(trust.tick(&fleet, &shards), "watched");
         count(&answer(64, 640, 640));
         count(&answer(64, 640, 640));

@@ -8,7 +8,7 @@ use crate::state::routing::RoutingState;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::trust::{GuessUse, RequestShape, TrustSample, trust_group};
+use forebay_fleet::trust::{RequestShape, TrustSample, trust_group};
 use forebay_fleet::worker::{LoadBoard, Role, SessionKey, WorkerState};
 use forebay_index::GuessKind;
 use forebay_prompt::parse::{ApiRequest, PromptSource};
@@ -152,8 +152,8 @@ fn account_overlap(
     let Some(held) = exact else {
         let guessed = matched.overlaps().get(rank).bytes;
         env.counters.add(Count::GuessedBytes, u64::from(guessed));
-        let is_beside = trust.guesses == GuessUse::Counted
-            && matched.kind(asked.fleet, rank) == GuessKind::Speculative;
+        let is_beside =
+            trust.counts_guess(group) && matched.kind(asked.fleet, rank) == GuessKind::Speculative;
         return match is_beside && is_reached {
             true => predicted(matched.told(rank, known.tiers), true),
             false => None,

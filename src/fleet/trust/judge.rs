@@ -8,20 +8,21 @@
 //! | held | none | engines find more than the events say: watched |
 //! | finds more | count beside the events | events confirm the guesses, or guesses prove wrong: watched |
 //!
-//! Claims shrink by themselves, for each group of workers, while engines find less than the events
+//! Guesses count for the groups of workers with such answers, and for all workers once a second
+//! group has them. Claims shrink by themselves, for each group of workers, while engines find less than the events
 //! say. Both kinds of evidence come from answers of ranks that computed nothing else: a queue
 //! explains them not.
 
-use super::model_trust::{GuessUse, SHARES, ShapeTrust};
+use super::model_trust::{ALL_GROUPS, GuessUse, SHARES, ShapeTrust, bit};
 use super::tally::{TRUST_GROUPS, TrustCount, TrustTally};
 
 /// Answers that begin a phase. Fewer may be chance.
 const SIGNS_MIN: u64 = 3;
 /// Signs among this many other answers are chance.
 const ANSWERS_PER_SIGN: u64 = 128;
-/// Groups that a verdict about the fleet needs, if the model has as many: an odd worker decides
-/// nothing.
-const GROUPS_MIN: usize = 2;
+/// Signs of a group that change the choice for the group, and signs outside of the group with most
+/// that change the choice for all: an odd worker decides for itself alone.
+const GROUP_SIGNS_MIN: u64 = 2;
 /// Confirmed guesses in a row that prove the events.
 const PROOF_COUNT: u64 = 256;
 /// Confirmed guesses in a row that end guesses.
@@ -55,6 +56,8 @@ pub struct ShapeJudge {
     /// Recent counts of each group.
     groups: [TrustTally; TRUST_GROUPS],
     claim_shares: [u8; TRUST_GROUPS],
+    /// Groups whose guesses count.
+    counted_groups: u8,
     /// Confirmed guesses since the last other answer.
     confirmed_run: u64,
     /// Compared answers since the phase began.
@@ -69,6 +72,7 @@ impl Default for ShapeJudge {
             phase: TrustPhase::default(),
             groups: [TrustTally::default(); TRUST_GROUPS],
             claim_shares: [SHARES; TRUST_GROUPS],
+            counted_groups: 0,
             confirmed_run: 0,
             phase_samples: 0,
             pause: 0,
@@ -98,7 +102,8 @@ impl ShapeJudge {
             TrustPhase::Watched => GuessUse::Compared,
             TrustPhase::FindsMore => GuessUse::Counted,
         };
-        ShapeTrust { guesses, claim_shares: self.claim_shares }
+        let counted_groups = self.counted_groups;
+        ShapeTrust { guesses, counted_groups, claim_shares: self.claim_shares }
     }
 
     /// Adds the counts since the last call. `group_count`: groups of workers that serve the model.
@@ -117,7 +122,10 @@ impl ShapeJudge {
             0 => self.confirmed_run.saturating_add(all.get(TrustCount::Confirmed)),
             _ => 0,
         };
-        if let Some(next) = self.next_phase(group_count) {
+        let next = self.next_phase();
+        let counts = next.unwrap_or(self.phase) == TrustPhase::FindsMore;
+        self.counted_groups = if counts { self.next_groups(group_count) } else { 0 };
+        if let Some(next) = next {
             self.enter(next);
         }
         for (group, share) in self.groups.iter_mut().zip(&mut self.claim_shares) {
@@ -129,7 +137,7 @@ impl ShapeJudge {
         debug_assert!(self.claim_shares.iter().all(|share| *share <= SHARES), "above the whole");
     }
 
-    fn next_phase(&self, group_count: usize) -> Option<TrustPhase> {
+    fn next_phase(&self) -> Option<TrustPhase> {
         let total = self.total();
         let right = total.get(TrustCount::GuessRight);
         let wrong = total.get(TrustCount::GuessWrong);
@@ -137,7 +145,7 @@ impl ShapeJudge {
             TrustPhase::Unjudged => Some(TrustPhase::Watched),
             TrustPhase::Watched => {
                 let confirmed = total.get(TrustCount::Confirmed);
-                let is_more = self.is_sign(TrustCount::GuessRight, confirmed, group_count);
+                let is_more = self.is_sign(TrustCount::GuessRight, confirmed);
                 let is_proven =
                     self.confirmed_run >= PROOF_COUNT || self.phase_samples >= WATCHED_MAX;
                 match is_more && right >= wrong {
@@ -147,7 +155,7 @@ impl ShapeJudge {
             }
             TrustPhase::Held => {
                 let samples = total.get(TrustCount::Samples);
-                let is_more = self.is_sign(TrustCount::More, samples, group_count);
+                let is_more = self.is_sign(TrustCount::More, samples);
                 let is_due = self.phase_samples >= self.pause;
                 (is_more && is_due).then_some(TrustPhase::Watched)
             }
@@ -159,13 +167,25 @@ impl ShapeJudge {
         }
     }
 
-    /// Are there enough of these answers, in enough groups, among that many others?
-    fn is_sign(&self, count: TrustCount, others: u64, group_count: usize) -> bool {
+    /// Are there enough of these answers among that many others?
+    fn is_sign(&self, count: TrustCount, others: u64) -> bool {
         let signs = self.total().get(count);
-        let groups = self.groups.iter().filter(|group| group.get(count) > 0).count();
-        signs >= SIGNS_MIN
-            && signs.saturating_mul(ANSWERS_PER_SIGN) >= others
-            && groups >= group_count.min(GROUPS_MIN)
+        signs >= SIGNS_MIN && signs.saturating_mul(ANSWERS_PER_SIGN) >= others
+    }
+
+    /// Groups whose guesses count now: groups with signs of their own, and all groups once enough
+    /// signs come from other groups than the first.
+    fn next_groups(&self, group_count: usize) -> u8 {
+        let signs = |group: &TrustTally| group.get(TrustCount::GuessRight);
+        let most = self.groups.iter().map(signs).max().unwrap_or(0);
+        let elsewhere = self.total().get(TrustCount::GuessRight) - most;
+        if group_count <= 1 || elsewhere >= GROUP_SIGNS_MIN {
+            return ALL_GROUPS;
+        }
+        let groups = self.groups.iter().enumerate();
+        let groups = groups.filter(|(_, group)| signs(group) >= GROUP_SIGNS_MIN);
+        let groups = groups.fold(self.counted_groups, |groups, (at, _)| groups | bit(at));
+        if groups.count_ones() > 1 { ALL_GROUPS } else { groups }
     }
 
     fn enter(&mut self, next: TrustPhase) {

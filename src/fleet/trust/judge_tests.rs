@@ -80,8 +80,8 @@ fn guesses_count_once_engines_find_what_they_say() {
     assert_eq!(bench.judge.phase(), TrustPhase::Watched);
     bench.feed_all(2, answer(224, 290, 288));
     assert_eq!(bench.guesses(), GuessUse::Compared, "two may be chance");
-    bench.feed_all(1, answer(224, 290, 288));
-    assert_eq!(bench.guesses(), GuessUse::Counted);
+    bench.feed(2, answer(224, 290, 288));
+    assert!(bench.judge.verdict().counts_all());
     bench.feed_all(2_000, answer(224, 400, 416));
     assert_eq!(bench.guesses(), GuessUse::Counted);
     assert!(bench.judge.verdict().is_whole());
@@ -102,6 +102,19 @@ fn a_large_fleet_with_a_shared_system_message_learns_too() {
     panic!("{:?}", bench.judge);
 }
 
+/// Prompts that begin alike may all go to one worker for a while.
+#[test]
+fn a_worker_with_all_traffic_counts_by_itself() {
+    let mut bench = Bench::new(4);
+    bench.feed(1, EXACT);
+    (0..SIGNS_MIN).for_each(|_| bench.feed(1, answer(224, 400, 416)));
+    let trust = bench.judge.verdict();
+    assert!(trust.counts_guess(1) && !trust.counts_guess(0), "{trust:?}");
+    bench.feed(2, answer(224, 400, 416));
+    bench.feed(2, answer(224, 400, 416));
+    assert!(bench.judge.verdict().counts_all());
+}
+
 #[test]
 fn an_odd_worker_switches_nothing_for_its_fleet() {
     let mut bench = Bench::new(4);
@@ -109,7 +122,9 @@ fn an_odd_worker_switches_nothing_for_its_fleet() {
         bench.feed(3, answer(224, 400, 5_000));
         (0..3).for_each(|group| bench.feed(group, EXACT));
     }
-    assert_ne!(bench.guesses(), GuessUse::Counted);
+    let trust = bench.judge.verdict();
+    assert!(trust.counts_guess(3) && !trust.counts_all(), "{trust:?}");
+    assert!((0..3).all(|group| !trust.counts_guess(group)), "{trust:?}");
     for _ in 0..200 {
         bench.feed(3, answer(640, 600, 0));
         (0..3).for_each(|group| bench.feed(group, EXACT));

@@ -6,6 +6,15 @@ use super::tally::TRUST_GROUPS;
 /// Shares of a claim: `SHARES` is the whole claim.
 pub const SHARES: u8 = 8;
 
+/// Bits of all groups.
+pub(super) const ALL_GROUPS: u8 = u8::MAX;
+const _: () = assert!(TRUST_GROUPS == u8::BITS as usize);
+
+/// Bit of a group in [`ShapeTrust::counted_groups`].
+pub(super) fn bit(group: usize) -> u8 {
+    u32::try_from(group).ok().and_then(|group| 1_u8.checked_shl(group)).unwrap_or(0)
+}
+
 /// Use of guesses for ranks with events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuessUse {
@@ -14,7 +23,7 @@ pub enum GuessUse {
     None,
     /// Guesses are stored and compared. The choice of a rank ignores them.
     Compared,
-    /// Guesses count beside events.
+    /// Guesses count beside events, for some groups of workers at least.
     Counted,
 }
 
@@ -22,17 +31,31 @@ pub enum GuessUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeTrust {
     pub guesses: GuessUse,
+    /// A bit for each group of workers whose guesses count.
+    pub counted_groups: u8,
     /// Part of a claim that counts, of [`SHARES`], by group of the rank's worker.
     pub claim_shares: [u8; TRUST_GROUPS],
 }
 
 impl Default for ShapeTrust {
     fn default() -> Self {
-        Self { guesses: GuessUse::None, claim_shares: [SHARES; TRUST_GROUPS] }
+        Self { guesses: GuessUse::None, counted_groups: 0, claim_shares: [SHARES; TRUST_GROUPS] }
     }
 }
 
 impl ShapeTrust {
+    /// Do guesses about ranks of the group count beside events?
+    #[must_use]
+    pub fn counts_guess(&self, group: usize) -> bool {
+        self.guesses == GuessUse::Counted && self.counted_groups & bit(group) != 0
+    }
+
+    /// Do all guesses count?
+    #[must_use]
+    pub fn counts_all(&self) -> bool {
+        self.guesses == GuessUse::Counted && self.counted_groups == ALL_GROUPS
+    }
+
     /// Do all claims count whole?
     #[must_use]
     pub fn is_whole(&self) -> bool {
