@@ -90,6 +90,17 @@ impl Overlaps {
         });
     }
 
+    /// Replaces the overlap of each held rank. An empty overlap removes the rank.
+    pub fn map(&mut self, change: impl Fn(RankIndex, Overlap) -> Overlap) {
+        let Self { best, held, .. } = self;
+        held.retain(|&rank| {
+            let Some(best) = best.get_mut(rank.index()) else { return false };
+            let changed = change(rank, *best);
+            *best = if changed.bytes > 0 { changed } else { Overlap::default() };
+            changed.bytes > 0
+        });
+    }
+
     /// Words of a bitset that has a bit for each rank.
     pub(super) fn rank_words(&self) -> usize {
         self.best.len().div_ceil(64)

@@ -3,6 +3,7 @@
 //! `dataplane::request` on the shard's thread; never blocks, never allocates.
 
 mod choice_reason;
+mod beside;
 mod bind;
 mod candidate;
 mod cost;

@@ -1,5 +1,6 @@
 //! Input of a match: the prompt, the index and the fleet.
 
+use forebay_fleet::trust::ShapeTrust;
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::ApiRequest;
@@ -16,4 +17,13 @@ pub struct MatchRequest<'a> {
     pub body: &'a [u8],
     /// The thread that runs the match.
     pub place: RenderThread,
+}
+
+impl MatchRequest<'_> {
+    /// Verdict about predicted hits of such requests.
+    #[must_use]
+    pub fn trust(&self) -> ShapeTrust {
+        let trust = self.model.trust.as_ref();
+        trust.map(|trust| trust.get(self.request.shape())).unwrap_or_default()
+    }
 }

@@ -2,6 +2,7 @@
 //! events arrive, guessed from the ranks of earlier prompts. Shards run it for requests, the
 //! control plane for explanations; both get the same result.
 
+use super::beside::{self, GuessScratch};
 use super::prompt::View;
 use super::reported::RoutedPath;
 use super::{
@@ -9,6 +10,7 @@ use super::{
 };
 use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_fleet::trust::GuessUse;
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
 use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, PrefixMarks, RoutedPrompt};
 use forebay_prompt::parse::Endpoint;
@@ -29,8 +31,10 @@ pub struct PromptOverlaps {
     pending: Overlaps,
     /// Overlaps by events alone.
     exact: Overlaps,
-    /// Working memory.
-    guessed: Overlaps,
+    /// Overlaps of ranks with events by the prompts that went there, while a verdict about the model
+    /// needs these guesses ([`GuessUse`]).
+    beside: Overlaps,
+    scratch: GuessScratch,
     /// Number of the walk that found these overlaps.
     walk_number: u64,
 }
@@ -52,7 +56,8 @@ impl PromptOverlaps {
             overlaps: overlaps(),
             pending: overlaps(),
             exact: overlaps(),
-            guessed: overlaps(),
+            beside: overlaps(),
+            scratch: GuessScratch::new(overlaps()),
             walk_number: 0,
         }
     }
@@ -61,6 +66,7 @@ impl PromptOverlaps {
         self.overlaps.clear();
         self.pending.clear();
         self.exact.clear();
+        self.beside.clear();
     }
 
     /// Loads the overlaps of a prompt, unless they are still here from its own walk.
@@ -78,6 +84,7 @@ impl PromptOverlaps {
                 View::Selection => self.overlaps.record(rank, overlap),
                 View::OnTheWay => self.pending.record(rank, overlap),
                 View::Exact => self.exact.record(rank, overlap),
+                View::Beside => self.beside.record(rank, overlap),
                 View::Same => {
                     self.overlaps.record(rank, overlap);
                     self.exact.record(rank, overlap);
@@ -108,6 +115,13 @@ impl PromptOverlaps {
     #[must_use]
     pub fn pending(&self) -> &Overlaps {
         &self.pending
+    }
+
+    /// Guessed bytes of a rank with events, by the prompts that went there; 0 unless a verdict about
+    /// the model needs guesses.
+    #[must_use]
+    pub fn guessed_beside(&self, rank: RankIndex) -> u32 {
+        self.beside.get(rank).bytes
     }
 
     /// Overlaps of a rank with these tiers by events alone, without guesses.
@@ -165,16 +179,26 @@ impl PromptOverlaps {
             is_same =
                 !weigh_tiers(ask.fleet, &ask.model.ranks, ask.fleet.config.kv, exact, overlaps);
         }
+        let trust = ask.trust();
+        is_same &= !beside::shrink_claims(ask.fleet, trust, &mut self.overlaps);
         let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
         let any_blind =
             !ask.fleet.config.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
-        let any_with_events = !ask.fleet.config.approximate.speculative_ttl.is_zero()
-            && of_kind(GuessKind::Speculative);
+        let has_events = of_kind(GuessKind::Speculative);
+        let any_with_events = has_events && !ask.fleet.config.approximate.speculative_ttl.is_zero();
         if any_blind {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks.approximate);
             self.add_approximate(ask, prompt.text(), &mut chunks);
             prompt.chunks.approximate = chunks;
+        }
+        if trust.guesses != GuessUse::None && has_events && ask.model.ranks.len() > 1 {
+            let Self { scratch, overlaps, pending, beside, .. } = self;
+            scratch.guess(ask, self.prompt_bytes, overlaps, &mut prompt.chunks.beside, beside);
+            if trust.guesses == GuessUse::Counted {
+                is_same = false;
+                beside::count_beside(ask.fleet, trust, beside, overlaps, pending);
+            }
         }
         // A second walk, so only if events leave more than a chunk unconfirmed. For ranks with
         // windows, `overlaps` already has only the part that they could resume.
@@ -182,7 +206,7 @@ impl PromptOverlaps {
             true => &self.exact,
             false => &self.overlaps,
         };
-        if any_with_events && leaves_a_chunk(confirmed, prompt.text()) {
+        if any_with_events && !trust.counts_all() && leaves_a_chunk(confirmed, prompt.text()) {
             is_same = false;
             let mut chunks = std::mem::take(&mut prompt.chunks.speculative);
             self.add_speculative(ask, prompt.text(), bytes_per_token, &mut chunks);
@@ -194,6 +218,7 @@ impl PromptOverlaps {
             let is_reached = |rank| reaches(ask.fleet, rank, endpoint);
             self.overlaps.retain(is_reached);
             self.pending.retain(is_reached);
+            self.beside.retain(is_reached);
         }
         if is_same {
             prompt.store(View::Same, &self.exact);
@@ -202,6 +227,7 @@ impl PromptOverlaps {
             prompt.store(View::OnTheWay, &self.pending);
             prompt.store(View::Exact, &self.exact);
         }
+        prompt.store(View::Beside, &self.beside);
         prompt.recalled_by = self.walk_number;
     }
 
@@ -221,6 +247,11 @@ impl PromptOverlaps {
             return None;
         }
         let kind = self.kind(ask.fleet, rank);
+        // Guesses beside events replace these.
+        let is_beside = || beside::counts_guess(ask.fleet, ask.trust(), rank);
+        if kind == GuessKind::Speculative && is_beside() {
+            return None;
+        }
         let ttl: Duration = match kind {
             GuessKind::Approximate => ask.fleet.config.approximate.ttl,
             GuessKind::Speculative => ask.fleet.config.approximate.speculative_ttl,
@@ -263,6 +294,26 @@ impl PromptOverlaps {
         Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
     }
 
+    /// The same report for guesses beside events, if a verdict about the model needs these.
+    #[must_use]
+    pub fn to_remember_beside(
+        &self,
+        ask: &MatchRequest<'_>,
+        prompt: &Prompt,
+        rank: RankIndex,
+        reported: &mut ReportedPaths,
+        now: impl FnOnce() -> NanosSinceStart,
+    ) -> Option<(ShardIndex, Box<RoutedPrompt>)> {
+        let chunks = &prompt.chunks.beside;
+        let is_reached = |endpoint| reaches(ask.fleet, rank, endpoint);
+        if chunks.is_empty() || self.kind(ask.fleet, rank) != GuessKind::Speculative {
+            return None;
+        }
+        let is_claimed = ask.request.endpoint.is_none_or(is_reached);
+        let report = || beside::to_remember(ask, chunks, rank, reported, now());
+        is_claimed.then(report).flatten()
+    }
+
     /// Records a report of these chunks, unless the rank's guesses hold all of them and are younger
     /// than a part of their TTL; false: no report.
     fn mark_due(
@@ -288,10 +339,10 @@ impl PromptOverlaps {
         if text.len() < kind.chunk_bytes() {
             return;
         }
-        self.guessed.clear();
+        self.scratch.found.clear();
         ask.index.chunk_path(root(ask, kind), text, kind, chunks);
-        ask.index.overlap_of_path(chunks, kind, &mut self.guessed);
-        for (rank, found) in self.guessed.iter_held() {
+        ask.index.overlap_of_path(chunks, kind, &mut self.scratch.found);
+        for (rank, found) in self.scratch.found.iter_held() {
             if self.kind(ask.fleet, rank) == GuessKind::Approximate {
                 self.overlaps.record(rank, found);
             }
@@ -309,10 +360,10 @@ impl PromptOverlaps {
         chunks: &mut Vec<BlockKey>,
     ) {
         let kind = GuessKind::Speculative;
-        self.guessed.clear();
+        self.scratch.found.clear();
         ask.index.chunk_path(root(ask, kind), text, kind, chunks);
-        ask.index.overlap_of_path(chunks, kind, &mut self.guessed);
-        for (rank, found) in self.guessed.iter_held() {
+        ask.index.overlap_of_path(chunks, kind, &mut self.scratch.found);
+        for (rank, found) in self.scratch.found.iter_held() {
             if self.kind(ask.fleet, rank) != GuessKind::Speculative {
                 continue;
             }

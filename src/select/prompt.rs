@@ -50,6 +50,8 @@ enum TextKind {
 pub(super) struct PromptChunks {
     pub(super) approximate: Vec<BlockKey>,
     pub(super) speculative: Vec<BlockKey>,
+    /// Chunks of the canonical text, for guesses beside events.
+    pub(super) beside: Vec<BlockKey>,
     /// Keys of the prompt's prefixes.
     pub(super) marks: PrefixMarks,
 }
@@ -70,6 +72,8 @@ pub(super) enum View {
     Exact,
     /// Selection and exact, if both are equal and `OnTheWay` is empty.
     Same,
+    /// Guesses beside events, by the prompts that went to the rank.
+    Beside,
 }
 
 impl Prompt {
@@ -93,9 +97,9 @@ impl Prompt {
         self.text_bytes = 0;
         self.is_writable_here = false;
         self.found.clear();
-        let PromptChunks { approximate, speculative, marks } = &mut self.chunks;
+        let PromptChunks { approximate, speculative, beside, marks } = &mut self.chunks;
         *marks = PrefixMarks::NONE;
-        for chunks in [approximate, speculative] {
+        for chunks in [approximate, speculative, beside] {
             chunks.clear();
             // A connection may last for hours: it must not retain the chunks of a huge prompt.
             chunks.shrink_to(CHUNKS_RETAINED);
@@ -269,6 +273,7 @@ mod tests {
             roots: ModelRoots::new(KeySeed(1), "m"),
             text: None,
             kind: ModelKind::Base,
+            trust: None,
         };
         let body = br#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#;
         let mut request = ApiRequest::default();

@@ -76,6 +76,7 @@ mod recording;
 mod refusals;
 mod relay_bytes;
 mod reload;
+mod render_trust;
 mod replicas;
 mod rig;
 mod retries;

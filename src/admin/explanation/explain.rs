@@ -4,7 +4,9 @@
 //! own working memory. Reads the load board, the reports and the index, and changes none of them:
 //! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
-use super::explain_words::{leg_name, role_name, route_because, route_name, way};
+use super::explain_words::{
+    guess, leg_name, predictions, role_name, route_because, route_name, way,
+};
 use crate::calls::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
@@ -17,7 +19,7 @@ use forebay_fleet::worker::{
     SESSION_DRAW_END, SessionKey, ShardBoard,
 };
 use forebay_http1::{Method, RequestHead};
-use forebay_index::{GuessKind, IndexReader};
+use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
 use forebay_select::{
@@ -152,6 +154,7 @@ impl Explainer {
             "endpoint": endpoint.name(),
             "model": &*model.name,
             "asked_model": self.request.asked_model(),
+            "predictions": predictions(model, self.request.shape()),
             "policy": sources.config.policy.name(),
             "prompt": prompt,
             "route": route_name(route),
@@ -358,10 +361,7 @@ impl Explainer {
             0 => u64::from(cached) * u64::from(rank.block_size_tokens),
             _ => case.prompt.tokens_of_mixed(reported, cached, rank).into(),
         };
-        let (guess, guessed_bytes) = match self.matched.kind(sources.fleet, index) {
-            GuessKind::Approximate => ("approximate", self.matched.overlaps().get(index).bytes),
-            GuessKind::Speculative => ("speculative", self.matched.pending().get(index).bytes),
-        };
+        let (guess, guessed_bytes) = guess(&self.matched, sources.fleet, index);
         Some(json!({
             "rank": index.0,
             "worker": &*worker.name,

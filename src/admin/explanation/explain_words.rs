@@ -1,8 +1,41 @@
 //! Labels of legs, roles and routes in an explanation.
 
-use forebay_fleet::worker::{Leg, Role};
+use forebay_base::RankIndex;
+use forebay_fleet::trust::{GuessUse, RequestShape, SHARES};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Role};
+use forebay_index::GuessKind;
 use forebay_prompt::render::Rendered;
-use forebay_select::{NoPair, Route};
+use forebay_select::{NoPair, PromptOverlaps, Route};
+use serde_json::{Value, json};
+
+/// Verdict about predicted cache hits of the shape.
+pub(super) fn predictions(model: &Model, shape: RequestShape) -> Value {
+    let trust = model.trust.as_ref().map(|trust| trust.get(shape)).unwrap_or_default();
+    let found = match (trust.guesses == GuessUse::Counted, trust.is_whole()) {
+        (false, true) => "as_predicted",
+        (true, true) => "more",
+        (false, false) => "less",
+        (true, false) => "more_and_less",
+    };
+    let percent = |share: &u8| u32::from(*share) * 100 / u32::from(SHARES);
+    let claims: Option<Vec<u32>> =
+        (!trust.is_whole()).then(|| trust.claim_shares.iter().map(percent).collect());
+    json!({ "shape": shape.name(), "engines_find": found, "claims_percent_by_group": claims })
+}
+
+/// Kind and bytes of the guess about a rank.
+pub(super) fn guess(
+    matched: &PromptOverlaps,
+    fleet: &FleetSnapshot,
+    rank: RankIndex,
+) -> (&'static str, u32) {
+    let pending = matched.pending().get(rank).bytes;
+    match matched.kind(fleet, rank) {
+        GuessKind::Approximate => ("approximate", matched.overlaps().get(rank).bytes),
+        GuessKind::Speculative if matched.guessed_beside(rank) > 0 => ("beside_events", pending),
+        GuessKind::Speculative => ("speculative", pending),
+    }
+}
 
 pub(crate) const fn leg_name(leg: Leg) -> &'static str {
     match leg {

@@ -6,6 +6,7 @@ use crate::sources::{ScrapeSources, total};
 use forebay_base::RankIndex;
 use forebay_base::limits::MODELS_MAX;
 use forebay_fleet::account::{Metric, RankCount, TTFT_BOUNDS_NS};
+use forebay_fleet::trust::{GuessUse, RequestShape, TRUST_GROUPS, TrustCount, TrustTally};
 use forebay_select::ChoiceReason;
 
 const NANOS_PER_SECOND: f64 = 1e9;
@@ -33,7 +34,52 @@ pub(crate) fn choices(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
         let sum = seconds(of_rank(sources, rank, RankCount::FirstByteNanos));
         family.buckets(labels, std::iter::empty(), WholeHistogram { count, sum });
     });
+    compared(sources, text);
     first_bytes(sources, text);
+}
+
+/// Predicted and found tokens by model and shape, and verdicts about predictions.
+fn compared(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+    let counters = sources.shards.counters;
+    let models = &sources.fleet.fleet.models;
+    let shapes = |index: usize| {
+        let is_compared = total(counters, |shard| shard.choices().compared_count(index)) > 0;
+        RequestShape::ALL.into_iter().filter(move |_| is_compared)
+    };
+    let mut family = text.open(&catalogue::COMPARED_TOKENS);
+    for (index, model) in models.iter().enumerate() {
+        for shape in shapes(index) {
+            let mut tally = TrustTally::default();
+            for (shard, group) in
+                counters.iter().flat_map(|shard| (0..TRUST_GROUPS).map(move |group| (shard, group)))
+            {
+                tally.add(&shard.choices().trust_tally(index, shape, group));
+            }
+            if tally.get(TrustCount::Samples) == 0 {
+                continue;
+            }
+            for (by, count) in
+                [("prediction", TrustCount::PredictedTokens), ("engine", TrustCount::FoundTokens)]
+            {
+                let labels = [("model", &*model.name), ("shape", shape.name()), ("by", by)];
+                family.sample(&labels, tally.get(count));
+            }
+        }
+    }
+    let mut family = text.open(&catalogue::PREDICTIONS_OFF);
+    for model in models {
+        let Some(trust) = &model.trust else { continue };
+        for shape in RequestShape::ALL {
+            let verdict = trust.get(shape);
+            let is_more = verdict.guesses == GuessUse::Counted;
+            for (found, _) in
+                [("more", is_more), ("less", !verdict.is_whole())].into_iter().filter(|off| off.1)
+            {
+                let labels = [("model", &*model.name), ("shape", shape.name()), ("found", found)];
+                family.sample(&labels, 1_u64);
+            }
+        }
+    }
 }
 
 /// Times to the first byte by model.

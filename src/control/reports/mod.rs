@@ -7,11 +7,13 @@ mod board_watch;
 mod ejection;
 mod note_reading;
 mod outliers;
+mod render_trust;
 mod start_report;
 mod traces;
 
 use self::board_watch::BoardWatch;
 use self::note_reading::NoteReading;
+use self::render_trust::RenderTrust;
 use self::start_report::ReportedWorkers;
 use self::traces::Traces;
 use super::environment::Environment;
@@ -33,6 +35,7 @@ pub(super) struct Reports {
     /// Stream of request notes, while a client reads it.
     notes: Option<NoteReading>,
     board_watch: BoardWatch,
+    render_trust: RenderTrust,
     workers: ReportedWorkers,
 }
 
@@ -72,7 +75,14 @@ impl Reports {
         self.board_watch.outliers.log_changes(published, &env.board);
         self.make_spans(env, published, now);
         let starts_slowly = ejections.iter().any(|event| event.slow_start.is_some());
-        ReportOutcome { publishes: reader_left || starts_slowly, ejections }
+        let has_verdict = self.render_trust.tick(published, &env.ports.counters());
+        ReportOutcome { publishes: reader_left || starts_slowly || has_verdict, ejections }
+    }
+
+    /// Adds the note sink and the verdicts about predictions to the next published fleet.
+    pub(super) fn equip(&self, fleet: &mut FleetSnapshot) {
+        fleet.serving.notes = self.note_sink();
+        self.render_trust.equip(fleet);
     }
 
     /// A stream of notes for a client; `None` while another client reads. The next published fleet
@@ -87,7 +97,7 @@ impl Reports {
     }
 
     /// Where shards put notes, for the next published fleet.
-    pub(super) fn note_sink(&self) -> Option<NoteSink> {
+    fn note_sink(&self) -> Option<NoteSink> {
         self.notes.as_ref().map(NoteReading::sink)
     }
 

@@ -227,7 +227,7 @@ impl Control {
     fn publish(&mut self) {
         let mut fleet = self.membership.snapshot();
         self.lifecycle.front().equip(&mut fleet);
-        fleet.serving.notes = self.reports.note_sink();
+        self.reports.equip(&mut fleet);
         self.publication.renew(&self.env, fleet);
         self.feeds.learn_limits(self.publication.fleet());
         let may_publish = self.membership.may_publish() && !self.lifecycle.front().is_waiting();

@@ -5,15 +5,26 @@ use crate::exchange::buffers::Buffers;
 use crate::state::env::Env;
 use crate::state::links::Links;
 use crate::state::routing::RoutingState;
-use forebay_base::RankIndex;
+use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_fleet::account::{Count, RankCount};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{Role, SessionKey, WorkerState};
-use forebay_select::{ChoiceReason, Policy, PromptSize, is_anchor, most_held, reaches};
+use forebay_fleet::trust::{RequestShape, TrustSample, trust_group};
+use forebay_fleet::worker::{LoadBoard, Role, SessionKey, WorkerState};
+use forebay_index::GuessKind;
+use forebay_prompt::parse::{ApiRequest, PromptSource};
+use forebay_router::request::ChosenRanks;
+use forebay_select::{
+    ChoiceReason, Policy, PromptSize, TierOverlaps, is_anchor, most_held, reaches,
+};
+use std::time::Duration;
 
 /// Cache hit that the router predicts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedHit {
+    /// The choice used a guess: the prediction is neither shown nor counted as an error.
+    is_guessed: bool,
+    /// Comparison with the engine's report; `None` for answers that prove nothing.
+    compared: Option<ComparedHit>,
     /// Blocks on the device, counted as the engine counts them: never the block with the prompt's
     /// last token.
     pub(crate) blocks: u32,
@@ -26,9 +37,51 @@ pub(crate) struct PredictedHit {
     block_size_tokens: u32,
 }
 
+/// The prediction as the events say it, before claims shrink, for the trust in such predictions.
+#[derive(Clone, Copy, Debug)]
+struct ComparedHit {
+    model: ModelIndex,
+    shape: RequestShape,
+    /// Group of the rank's worker.
+    group: u8,
+    blocks: u32,
+    blocks_most: u32,
+    /// Guessed part of the prompt, in thousandths.
+    guessed_permille: u16,
+    is_quiet: bool,
+    is_bound: bool,
+}
+
 impl PredictedHit {
-    pub(crate) const fn tokens(self) -> u32 {
-        self.tokens
+    /// Tokens, for the client. `None` if a guess decided.
+    pub(crate) fn tokens(self) -> Option<u32> {
+        (!self.is_guessed).then_some(self.tokens)
+    }
+}
+
+/// A choice of a rank longer ago than this after the arrival went by an old match.
+const FRESH_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The rank that computes the prompt.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ComputingRank {
+    pub(crate) rank: RankIndex,
+    /// Nothing but the caches explains the report of the rank: the match is fresh, and the rank
+    /// computes no other prompt of the router.
+    pub(crate) is_quiet: bool,
+}
+
+impl ComputingRank {
+    pub(crate) fn of(
+        board: &LoadBoard,
+        chosen: &ChosenRanks,
+        arrived_at: NanosSinceStart,
+        now: NanosSinceStart,
+    ) -> Self {
+        let rank = chosen.prefill_rank();
+        let load = board.rank(rank);
+        let is_alone = load.is_some_and(|load| load.prefill_tokens() <= chosen.prefill_tokens());
+        Self { rank, is_quiet: is_alone && now < arrived_at.plus(FRESH_TIME_MAX) }
     }
 }
 
@@ -45,10 +98,10 @@ pub(crate) fn account(
     links: &Links,
     buffers: &Buffers,
     asked: ModelRequest<'_>,
-    rank: RankIndex,
+    computing: ComputingRank,
 ) -> Option<PredictedHit> {
-    let predicted = account_overlap(env, routing, buffers, asked, rank);
-    remember(env, routing, links, buffers, asked, rank);
+    let predicted = account_overlap(env, routing, buffers, asked, computing);
+    remember(env, routing, links, buffers, asked, computing.rank);
     predicted
 }
 
@@ -57,7 +110,7 @@ fn account_overlap(
     routing: &RoutingState,
     buffers: &Buffers,
     asked: ModelRequest<'_>,
-    rank: RankIndex,
+    ComputingRank { rank, is_quiet }: ComputingRank,
 ) -> Option<PredictedHit> {
     let mut stages = routing.stages.borrow_mut();
     stages.matching.matched.recall(&buffers.prompt);
@@ -66,37 +119,79 @@ fn account_overlap(
         return None;
     }
     env.counters.add(Count::PromptBytes, prompt_bytes);
-    let exact = stages.matching.matched.exact(asked.fleet, rank);
-    let exact = exact.filter(|_| reaches(asked.fleet, rank, asked.endpoint));
-    let Some(held) = exact else {
-        let guessed = stages.matching.matched.overlaps().get(rank).bytes;
-        env.counters.add(Count::GuessedBytes, u64::from(guessed));
-        return None;
+    let shape = buffers.api.shape();
+    let trust = asked.model.trust.as_ref().map(|trust| trust.get(shape)).unwrap_or_default();
+    let is_reached = reaches(asked.fleet, rank, asked.endpoint);
+    let matched = &stages.matching.matched;
+    let known = asked.fleet.ranks.get(rank.index())?;
+    let group = trust_group(known.worker);
+    let exact = matched.exact(asked.fleet, rank).filter(|_| is_reached);
+    let compared = |held: TierOverlaps| {
+        let whole_bytes = buffers.prompt.whole_bytes();
+        let blocks = held.device.servable_blocks(whole_bytes);
+        let guessed = u64::from(matched.guessed_beside(rank)).saturating_mul(1_000);
+        ComparedHit {
+            model: asked.model_index,
+            shape,
+            group: u8::try_from(group).unwrap_or(u8::MAX),
+            blocks,
+            blocks_most: held.kv_pool.servable_blocks(whole_bytes).max(blocks),
+            guessed_permille: u16::try_from(guessed / prompt_bytes).unwrap_or(u16::MAX),
+            is_quiet,
+            is_bound: known.tiers.is_upper_bound(),
+        }
     };
+    let mixes_sizes = known.tiers.finer_tokens > 0;
+    let size = PromptSize::new(prompt_bytes, stages.matching.ratios.of(asked.model_index));
+    let predicted = |held: TierOverlaps, is_guessed: bool| {
+        let compared = compared(held);
+        let part = |count| trust.share(group, count);
+        let blocks = part(compared.blocks);
+        let tokens = match mixes_sizes {
+            true => part(size.tokens_of_mixed(held.device, compared.blocks, known)),
+            false => blocks.saturating_mul(known.block_size_tokens),
+        };
+        (known.block_size_tokens > 0).then(|| PredictedHit {
+            is_guessed,
+            blocks,
+            blocks_most: part(compared.blocks_most),
+            tokens,
+            block_size_tokens: if mixes_sizes { 0 } else { known.block_size_tokens },
+            compared: (proves(&buffers.api) && !mixes_sizes).then_some(compared),
+        })
+    };
+    let Some(held) = exact else {
+        let guessed = matched.overlaps().get(rank).bytes;
+        env.counters.add(Count::GuessedBytes, u64::from(guessed));
+        let is_beside =
+            trust.counts_guess(group) && matched.kind(asked.fleet, rank) == GuessKind::Speculative;
+        return match is_beside && is_reached {
+            true => predicted(matched.told(rank, known.tiers), true),
+            false => None,
+        };
+    };
+    let hit = predicted(held, false);
     let overlap = held.device;
     env.counters.choices().add(rank, RankCount::OverlapBytes, u64::from(overlap.bytes));
-    let of_rank = asked.fleet.ranks.get(rank.index())?;
-    let block_size_tokens = of_rank.block_size_tokens;
-    let mixes_sizes = of_rank.tiers.finer_tokens > 0;
     // Images have no bytes of text.
     let learnt = match buffers.prompt.has_images() || mixes_sizes {
         true => None,
-        false => stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens),
+        false => {
+            let block_size_tokens = known.block_size_tokens;
+            stages.matching.ratios.learn(asked.model_index, overlap, block_size_tokens)
+        }
     };
     if let Some(ratio) = learnt {
         env.counters.set_bytes_per_token(asked.model_index, ratio);
     }
-    let whole_bytes = buffers.prompt.whole_bytes();
-    let blocks = overlap.servable_blocks(whole_bytes);
-    let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
-    if mixes_sizes {
-        let prompt = PromptSize::new(prompt_bytes, stages.matching.ratios.of(asked.model_index));
-        let tokens = prompt.tokens_of_mixed(overlap, blocks, of_rank);
-        return Some(PredictedHit { blocks, blocks_most, tokens, block_size_tokens: 0 });
-    }
-    let tokens = blocks.saturating_mul(block_size_tokens);
-    let hit = PredictedHit { blocks, blocks_most, tokens, block_size_tokens };
-    (block_size_tokens > 0).then_some(hit)
+    hit
+}
+
+/// Does the report of the engine show what it found of this prompt alone? Samples of a prompt share
+/// its blocks, and a response that continues another has a prompt that the body does not show.
+fn proves(request: &ApiRequest) -> bool {
+    let is_batch = matches!(request.prompt, PromptSource::Batch(_));
+    request.answer_count <= 1 && request.continues.is_none() && !is_batch
 }
 
 /// Counts the reason of the choice, and the best overlap of the other ranks. Call after
@@ -137,13 +232,31 @@ pub(crate) fn account_answer(
     cached: Option<u64>,
     predicted: Option<PredictedHit>,
 ) {
+    let choices = env.counters.choices();
+    // An engine that has never reported a cached token may not count them.
+    let counts_cached = cached > Some(0) || choices.value(rank, RankCount::CachedTokens) > 0;
     if let Some(used) = reported {
-        let choices = env.counters.choices();
         choices.add(rank, RankCount::CachedTokens, used.cached);
         choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
     }
-    if let (Some(predicted), Some(cached)) = (predicted, cached) {
+    let Some((predicted, cached)) = predicted.zip(cached) else { return };
+    if !predicted.is_guessed {
         account_error(env, predicted, cached);
+    }
+    if let Some(compared) = predicted.compared.filter(|_| counts_cached) {
+        let prompt_tokens = reported.map_or(0, |used| used.prompt);
+        let tokens = |blocks: u32| u64::from(blocks) * u64::from(predicted.block_size_tokens);
+        let sample = TrustSample {
+            predicted_tokens: tokens(compared.blocks),
+            predicted_tokens_max: tokens(compared.blocks_most),
+            guessed_tokens: prompt_tokens.saturating_mul(compared.guessed_permille.into()) / 1_000,
+            found_tokens: cached,
+            block_size_tokens: predicted.block_size_tokens.into(),
+            is_quiet: compared.is_quiet,
+            is_bound: compared.is_bound,
+        };
+        let ComparedHit { model, shape, group, .. } = compared;
+        choices.compared(model, shape, group.into(), &sample.tally());
     }
 }
 
@@ -176,9 +289,11 @@ fn remember(
     let remembered = {
         let matched = &routing.stages.borrow().matching.matched;
         let reported_paths = &mut routing.reported_paths.borrow_mut();
-        matched.to_remember(&ask, &buffers.prompt, rank, reported_paths, now)
+        let prompt = &buffers.prompt;
+        let beside = matched.to_remember_beside(&ask, prompt, rank, reported_paths, now);
+        [matched.to_remember(&ask, prompt, rank, reported_paths, now), beside]
     };
-    if let Some((owner, prompt)) = remembered {
+    for (owner, prompt) in remembered.into_iter().flatten() {
         links.post_routed(env, owner, prompt);
     }
 }

@@ -1,7 +1,7 @@
 //! select: the choice of a rank is counted, noted in the story, and remembered.
 
 use crate::exchange::request::Request;
-use crate::overlap::prediction::{self, PredictedHit};
+use crate::overlap::prediction::{self, ComputingRank, PredictedHit};
 use crate::overlap::prompt_match::ModelRequest;
 use crate::state::shard::Shard;
 use crate::story::event::{self, OverlapFacts};
@@ -33,7 +33,8 @@ pub(super) fn account(
     if let Some(model) = fleet.models.get(facts.model.index()) {
         let endpoint = flow.endpoint();
         let asked = ModelRequest { fleet: &fleet, model_index: facts.model, model, endpoint };
-        predicted = prediction::account(env, routing, links, buffers, asked, rank);
+        let computing = ComputingRank::of(&workers.board, chosen, facts.arrived_at, event.now);
+        predicted = prediction::account(env, routing, links, buffers, asked, computing);
         let session = facts.caller.session;
         event.because = Some(prediction::account_choice(env, routing, asked, session, rank));
         event.notes = fleet.serving.notes.as_ref().map(|sink| {
@@ -43,7 +44,7 @@ pub(super) fn account(
     }
     event.overlap = OverlapFacts {
         bytes: prediction::held_bytes(routing, rank),
-        tokens: predicted.map(PredictedHit::tokens),
+        tokens: predicted.and_then(PredictedHit::tokens),
     };
     story.chosen(&event);
     routing.text.give(&shard.io, buffers.prompt.let_go());

@@ -210,7 +210,8 @@ impl<'a> OwnFields<'a> {
         paired: Option<&'a PairDispatch<'_>>,
         digits: &'a mut [u8; 10],
     ) -> Self {
-        let overlap = found.map(|found| (header::OVERLAP_TOKENS, decimal(found.tokens(), digits)));
+        let overlap = found.and_then(PredictedHit::tokens);
+        let overlap = overlap.map(|tokens| (header::OVERLAP_TOKENS, decimal(tokens, digits)));
         let prefill =
             paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
         let own = [

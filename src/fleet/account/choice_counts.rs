@@ -2,6 +2,7 @@
 //! time to the first byte.
 
 use super::rows::{Rows, bump, read, zeroed};
+use crate::trust::{RequestShape, TRUST_GROUPS, TrustCount, TrustTally};
 use forebay_base::limits::{MODELS_MAX, RANKS_MAX};
 use forebay_base::{ModelIndex, RankIndex};
 use std::sync::atomic::AtomicU64;
@@ -43,6 +44,10 @@ pub enum RankCount {
     FirstByteNanos,
 }
 const RANK_COUNTS: usize = 5;
+/// Counts of a shape in [`ChoiceCounts::trust`], for all groups of workers.
+const TRUST_COUNTS: usize = TRUST_GROUPS * TrustCount::ALL.len();
+/// Cell behind the shapes: compared answers of the model.
+const TRUST_SUM: usize = RequestShape::ALL.len() * TRUST_COUNTS;
 
 /// Counters of choices, per shard.
 #[derive(Debug)]
@@ -51,6 +56,8 @@ pub struct ChoiceCounts {
     ranks: Rows,
     /// By model: streams below each bound and above the last, and the sum of their times.
     first_bytes: Rows,
+    /// By model: predictions compared with reports, by shape, group of workers and count.
+    trust: Rows,
 }
 
 impl ChoiceCounts {
@@ -59,6 +66,7 @@ impl ChoiceCounts {
             decisions: zeroed(DECISIONS_MAX),
             ranks: Rows::new(RANKS_MAX, RANK_COUNTS),
             first_bytes: Rows::new(MODELS_MAX + 1, TTFT_SUM + 1),
+            trust: Rows::new(MODELS_MAX, TRUST_SUM + 1),
         }
     }
 
@@ -100,6 +108,44 @@ impl ChoiceCounts {
         (0..TTFT_SUM).map(move |bucket| self.first_bytes.count(model_index, bucket))
     }
 
+    /// Counts a prediction that was compared with the report of a worker of the group. Models past
+    /// `MODELS_MAX` are not compared.
+    pub fn compared(
+        &self,
+        model: ModelIndex,
+        shape: RequestShape,
+        group: usize,
+        sample: &TrustTally,
+    ) {
+        if model.index() >= MODELS_MAX || group >= TRUST_GROUPS {
+            return;
+        }
+        for count in TrustCount::ALL {
+            let place = trust_place(shape, group, count);
+            self.trust.add(model.index(), place, sample.get(count));
+        }
+        self.trust.add(model.index(), TRUST_SUM, sample.get(TrustCount::Samples));
+    }
+
+    /// Compared predictions of a model.
+    #[must_use]
+    pub fn compared_count(&self, model_index: usize) -> u64 {
+        let is_known = model_index < MODELS_MAX;
+        if is_known { self.trust.count(model_index, TRUST_SUM) } else { 0 }
+    }
+
+    /// Compared predictions of a model for a shape, by workers of the group.
+    #[must_use]
+    pub fn trust_tally(&self, model_index: usize, shape: RequestShape, group: usize) -> TrustTally {
+        let mut tally = TrustTally::default();
+        if model_index < MODELS_MAX && group < TRUST_GROUPS {
+            for count in TrustCount::ALL {
+                tally.set(count, self.trust.count(model_index, trust_place(shape, group, count)));
+            }
+        }
+        tally
+    }
+
     /// Sum of these times, in nanoseconds.
     #[must_use]
     pub fn first_byte_nanos(&self, model_index: usize) -> u64 {
@@ -107,9 +153,32 @@ impl ChoiceCounts {
     }
 }
 
+const fn trust_place(shape: RequestShape, group: usize, count: TrustCount) -> usize {
+    shape.index() * TRUST_COUNTS + group * TrustCount::ALL.len() + count as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_model_shape_and_group_has_its_own_comparisons() {
+        let counts = ChoiceCounts::new();
+        let mut sample = TrustTally::default();
+        sample.set(TrustCount::Samples, 1);
+        sample.set(TrustCount::ServedTokens, 7);
+        let shape = RequestShape::TokenIds;
+        let last = TRUST_GROUPS - 1;
+        counts.compared(ModelIndex(2), shape, last, &sample);
+        counts.compared(ModelIndex(2), shape, last + 1, &sample);
+        counts.compared(ModelIndex(9_999), shape, last, &sample);
+        assert_eq!(counts.trust_tally(2, shape, last), sample);
+        let none = TrustTally::default();
+        assert_eq!(counts.trust_tally(2, RequestShape::Text, last), none);
+        assert_eq!(counts.trust_tally(2, shape, 0), none);
+        assert_eq!(counts.trust_tally(MODELS_MAX - 1, shape, last), none);
+        assert_eq!((counts.compared_count(2), counts.compared_count(9_999)), (1, 0));
+    }
 
     #[test]
     fn each_rank_and_each_model_counts_for_itself() {

@@ -181,6 +181,12 @@ impl Lease {
         self.trial != LeaseTrial::None
     }
 
+    /// Prompt tokens that the rank has to compute.
+    #[must_use]
+    pub const fn prefill_tokens(&self) -> u64 {
+        self.prefill.tokens
+    }
+
     #[must_use]
     pub const fn rank(&self) -> RankIndex {
         self.rank

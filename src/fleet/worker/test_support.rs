@@ -22,6 +22,7 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         roots: ModelRoots::new(KeySeed(1), name),
         text: None,
         kind: ModelKind::Base,
+        trust: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Chat messages: spans if all messages are plain, otherwise only [`MessageList::Rich`].
 
+use forebay_fleet::trust::RequestShape;
 use forebay_json::{Cursor, JsonError, Text};
 use forebay_text::chat::{ChatRole, MessageSpan};
 
@@ -11,8 +12,19 @@ pub(super) enum MessageList {
     None,
     /// All plain; the spans are in the vector.
     Plain,
-    /// A list with other keys, roles or contents.
-    Rich,
+    /// A list with other keys, roles or contents: the shape by the first such message.
+    Rich(RequestShape),
+}
+
+impl MessageList {
+    /// Shape of a chat that needs the full template.
+    pub(super) const fn rich_shape(self, has_tools: bool) -> RequestShape {
+        match self {
+            _ if has_tools => RequestShape::ChatTools,
+            Self::Rich(shape) => shape,
+            Self::None | Self::Plain => RequestShape::ChatOther,
+        }
+    }
 }
 
 /// Reads the value at the cursor, a member of the top object. `typed`: a message may contain
@@ -31,15 +43,20 @@ pub(super) fn message_list(
     let mut first = true;
     let mut plain = true;
     let mut count = 0_usize;
+    let mut rich = RequestShape::ChatOther;
     while cursor.next_element(&mut first)? {
         count += 1;
         plain = plain && count <= MESSAGES_MAX;
         if !plain {
             cursor.skip_value(2)?;
-        } else if let Some(message) = plain_message(cursor, typed)? {
-            out.push(message);
-        } else {
-            plain = false;
+            continue;
+        }
+        match plain_message(cursor, typed)? {
+            Ok(message) => out.push(message),
+            Err(shape) => {
+                rich = shape;
+                plain = false;
+            }
         }
     }
     if !plain {
@@ -48,16 +65,20 @@ pub(super) fn message_list(
     Ok(match (count, plain) {
         (0, _) => MessageList::None,
         (_, true) => MessageList::Plain,
-        (1..=MESSAGES_MAX, false) => MessageList::Rich,
+        (1..=MESSAGES_MAX, false) => MessageList::Rich(rich),
         (_, false) => MessageList::None,
     })
 }
 
-/// Reads a message; `None` when the message is not plain. The whole value is consumed either way.
-fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageSpan>, JsonError> {
+/// A plain message, or the shape of a chat with this message.
+type MessageRead = Result<MessageSpan, RequestShape>;
+
+/// Reads a message. The whole value is consumed either way.
+fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<MessageRead, JsonError> {
+    let mut shape = RequestShape::ChatOther;
     if cursor.peek() != Some(b'{') {
         cursor.skip_value(2)?;
-        return Ok(None);
+        return Ok(Err(shape));
     }
     cursor.open();
     let mut first = true;
@@ -67,31 +88,43 @@ fn plain_message(cursor: &mut Cursor<'_>, typed: bool) -> Result<Option<MessageS
     while let Some(key) = cursor.next_key(&mut first)? {
         let is_text = cursor.peek() == Some(b'"');
         match cursor.slice(&key.span) {
-            "role" if is_text => role = chat_role(cursor)?,
+            "role" if is_text => {
+                let read = chat_role(cursor)?;
+                shape = read.err().unwrap_or(shape);
+                role = read.ok();
+            }
             "content" if is_text => content = Some(cursor.string()?),
             "type" if typed && is_text => {
                 let kind = cursor.string()?;
                 plain &= cursor.slice(&kind.span) == "message";
             }
-            _ => {
+            name => {
                 plain = false;
+                shape = match name {
+                    "content" if cursor.peek() == Some(b'[') => RequestShape::ChatParts,
+                    "tool_calls" | "tool_call_id" | "function_call" => RequestShape::ChatTools,
+                    _ => shape,
+                };
                 cursor.skip_value(3)?;
             }
         }
     }
     Ok(match (role, content) {
-        (Some(role), Some(content)) if plain => message_span(role, &content),
-        _ => None,
+        (Some(role), Some(content)) if plain => message_span(role, &content).ok_or(shape),
+        _ => Err(shape),
     })
 }
 
-fn chat_role(cursor: &mut Cursor<'_>) -> Result<Option<ChatRole>, JsonError> {
+/// The role, or the shape of a chat with another role.
+fn chat_role(cursor: &mut Cursor<'_>) -> Result<Result<ChatRole, RequestShape>, JsonError> {
     let role = cursor.string()?;
     Ok(match cursor.slice(&role.span) {
-        "system" => Some(ChatRole::System),
-        "user" => Some(ChatRole::User),
-        "assistant" => Some(ChatRole::Assistant),
-        _ => None,
+        "system" => Ok(ChatRole::System),
+        "user" => Ok(ChatRole::User),
+        "assistant" => Ok(ChatRole::Assistant),
+        "developer" => Err(RequestShape::ChatDeveloper),
+        "tool" | "function" => Err(RequestShape::ChatTools),
+        _ => Err(RequestShape::ChatOther),
     })
 }
 

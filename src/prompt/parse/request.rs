@@ -1,7 +1,8 @@
 //! Facts of a request that routing needs, found in a single scan of its body.
 
 use forebay_base::limits::IMAGE_TEXT_BYTES;
-use forebay_text::chat::MessageSpan;
+use forebay_fleet::trust::RequestShape;
+use forebay_text::chat::{ChatRole, MessageSpan};
 use std::ops::Range;
 
 /// Weight of an image, a sound or a file in a prompt: the tokens of an image under the common
@@ -230,6 +231,8 @@ pub struct ApiRequest {
     pub texts: Vec<TextMember>,
     /// The scan took few steps: a shard may render the prompt too.
     pub is_brief: bool,
+    /// Shape of a chat that needs the full template.
+    pub rich_shape: RequestShape,
 }
 
 impl ApiRequest {
@@ -239,6 +242,23 @@ impl ApiRequest {
     pub fn text_bytes(&self, bytes: u64) -> u64 {
         let data = self.data_count.saturating_mul(NOT_TEXT_BYTES);
         bytes.saturating_sub(self.data_bytes).saturating_add(data)
+    }
+
+    /// Shape of the request, as far as it decides how the engine renders the prompt.
+    #[must_use]
+    pub fn shape(&self) -> RequestShape {
+        let is_system = |message: &MessageSpan| message.role == ChatRole::System;
+        match (self.endpoint, &self.prompt) {
+            (Some(Endpoint::Messages), _) => RequestShape::Messages,
+            (Some(Endpoint::Responses), _) => RequestShape::Responses,
+            (_, PromptSource::TokenIds(_)) => RequestShape::TokenIds,
+            (_, PromptSource::Text(_) | PromptSource::Batch(_)) => RequestShape::Text,
+            (_, PromptSource::Messages) => self.rich_shape,
+            (_, PromptSource::PlainMessages) if self.messages.iter().any(is_system) => {
+                RequestShape::ChatSystem
+            }
+            (_, PromptSource::PlainMessages | PromptSource::None) => RequestShape::Chat,
+        }
     }
 
     /// Empties it; vectors and strings keep their capacity.
@@ -253,6 +273,7 @@ impl ApiRequest {
         self.max_tokens = None;
         self.answer_count = 1;
         self.is_brief = false;
+        self.rich_shape = RequestShape::ChatOther;
         self.prompt = PromptSource::None;
         self.messages.clear();
         self.add_generation_prompt = true;
@@ -274,7 +295,46 @@ impl ApiRequest {
 
 #[cfg(test)]
 mod tests {
-    use super::Endpoint;
+    use super::{ApiRequest, Endpoint};
+    use crate::parse::scan;
+    use forebay_fleet::trust::RequestShape;
+
+    #[test]
+    fn every_shape_is_told_from_the_others() {
+        let chat = |messages: &str, more: &str| format!(r#"{{"messages":[{messages}]{more}}}"#);
+        let user = r#"{"role":"user","content":"a"}"#;
+        let with = |message: &str| chat(&format!("{user},{message}"), "");
+        let tools = r#","tools":[{"type":"function","function":{"name":"f"}}]"#;
+        let parts = r#"{"role":"user","content":[{"type":"text","text":"a"}]}"#;
+        let chats = Endpoint::ChatCompletions;
+        let text = Endpoint::Completions;
+        for (endpoint, body, shape) in [
+            (chats, chat(user, ""), RequestShape::Chat),
+            (chats, with(r#"{"role":"system","content":"b"}"#), RequestShape::ChatSystem),
+            (chats, with(r#"{"role":"developer","content":"b"}"#), RequestShape::ChatDeveloper),
+            (chats, chat(user, tools), RequestShape::ChatTools),
+            (chats, chat(parts, tools), RequestShape::ChatTools),
+            (chats, with(r#"{"role":"tool","content":"b"}"#), RequestShape::ChatTools),
+            (
+                chats,
+                with(r#"{"role":"assistant","content":null,"tool_calls":[]}"#),
+                RequestShape::ChatTools,
+            ),
+            (chats, with(parts), RequestShape::ChatParts),
+            (chats, with(r#"{"role":"user","content":"b","name":"c"}"#), RequestShape::ChatOther),
+            (chats, chat(user, r#","reasoning_effort":"low""#), RequestShape::ChatOther),
+            (Endpoint::Messages, chat(user, ""), RequestShape::Messages),
+            (Endpoint::Messages, chat(parts, ""), RequestShape::Messages),
+            (Endpoint::Responses, r#"{"input":"a"}"#.to_owned(), RequestShape::Responses),
+            (text, r#"{"prompt":"a"}"#.to_owned(), RequestShape::Text),
+            (text, r#"{"prompt":["a","b"]}"#.to_owned(), RequestShape::Text),
+            (text, r#"{"prompt":[1,2]}"#.to_owned(), RequestShape::TokenIds),
+        ] {
+            let mut request = ApiRequest::default();
+            scan(body.as_bytes(), endpoint, &mut request).unwrap();
+            assert_eq!(request.shape(), shape, "{body}");
+        }
+    }
 
     #[test]
     fn indices_are_positions() {

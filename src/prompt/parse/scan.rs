@@ -340,6 +340,8 @@ impl ScannedKeys {
         let samples = self.samples.unwrap_or(1).max(1);
         request.answer_count = samples.saturating_mul(self.prompt_count.max(1));
         request.prompt = self.source(endpoint, request);
+        // `tools` and `functions`.
+        request.rich_shape = self.list.rich_shape(self.template_keys[0] || self.template_keys[1]);
         self.namespace(cursor, request);
         if request.prompt != PromptSource::PlainMessages {
             request.messages.clear();
@@ -418,7 +420,7 @@ impl ScannedKeys {
         if self.list == MessageList::None || continues {
             return PromptSource::None;
         }
-        let rich = self.list == MessageList::Rich || self.needs_template();
+        let rich = matches!(self.list, MessageList::Rich(_)) || self.needs_template();
         match &self.preamble {
             // Anthropic's preamble may be a list of blocks; instructions are text or an error of
             // the engine's.

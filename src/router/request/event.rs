@@ -77,6 +77,12 @@ impl ChosenRanks {
         self.prefill_lease().own_prefill_time()
     }
 
+    /// Prompt tokens that that rank has to compute.
+    #[must_use]
+    pub fn prefill_tokens(&self) -> u64 {
+        self.prefill_lease().prefill_tokens()
+    }
+
     fn prefill_lease(&self) -> &Lease {
         self.prefill.as_ref().map_or(&self.lease, |prefill| &prefill.lease)
     }

@@ -1,0 +1,94 @@
+//! Counts of compared predictions, by group of workers.
+
+use forebay_base::WorkerIndex;
+
+/// Groups of workers. A group has its own counts, so that an odd worker is told from its fleet.
+/// Fleets of up to this many workers have a group for each.
+pub const TRUST_GROUPS: usize = 8;
+
+/// Group of a worker.
+#[must_use]
+pub const fn trust_group(worker: WorkerIndex) -> usize {
+    worker.index() % TRUST_GROUPS
+}
+
+/// Counts of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrustCount {
+    /// Answers with a prediction or a cached prompt.
+    Samples,
+    /// Prompt tokens that events predicted as cached.
+    PredictedTokens,
+    /// Prompt tokens that the engines found in their caches.
+    FoundTokens,
+    /// Answers with more cached than events predicted, on a rank without other prompts.
+    More,
+    /// The same, where a guess by earlier prompts was above the events.
+    GuessRight,
+    /// The same ranks: a guess was above the events, and the engine found about what the events say.
+    GuessWrong,
+    /// The same ranks: the events confirmed the guess.
+    Confirmed,
+    /// Answers with less cached than events predicted, on a rank without other prompts.
+    Less,
+    /// Predicted tokens of answers on such ranks.
+    ClaimedTokens,
+    /// Cached part of [`TrustCount::ClaimedTokens`].
+    ServedTokens,
+}
+
+impl TrustCount {
+    /// All counts, in the order of declaration.
+    pub const ALL: [Self; 10] = [
+        Self::Samples,
+        Self::PredictedTokens,
+        Self::FoundTokens,
+        Self::More,
+        Self::GuessRight,
+        Self::GuessWrong,
+        Self::Confirmed,
+        Self::Less,
+        Self::ClaimedTokens,
+        Self::ServedTokens,
+    ];
+}
+
+/// Counts of a group, or of several groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrustTally([u64; TrustCount::ALL.len()]);
+
+impl TrustTally {
+    #[must_use]
+    pub const fn get(&self, count: TrustCount) -> u64 {
+        self.0[count as usize]
+    }
+
+    /// Sets a count.
+    pub const fn set(&mut self, count: TrustCount, value: u64) {
+        self.0[count as usize] = value;
+    }
+
+    /// Adds the other counts.
+    pub fn add(&mut self, other: &Self) {
+        for (value, more) in self.0.iter_mut().zip(other.0) {
+            *value = value.saturating_add(more);
+        }
+    }
+
+    /// Growth since the earlier counts. Counters wrap.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut grown = *self;
+        for (value, before) in grown.0.iter_mut().zip(before.0) {
+            *value = value.wrapping_sub(before);
+        }
+        grown
+    }
+
+    /// Halves all counts: older samples weigh less.
+    pub fn fade(&mut self) {
+        for value in &mut self.0 {
+            *value /= 2;
+        }
+    }
+}
