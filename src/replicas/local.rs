@@ -113,11 +113,12 @@ impl LocalView {
         let room = self.fleet.room(index);
         let queue = self.fleet.queue_of(index).and_then(|queue| self.board.queue(queue));
         let sharing = self.sharing.get(index.index()).copied().unwrap_or(1);
-        // A rank with room that no waiting request can use: the requests wait for other ranks.
-        let queue = queue.filter(|_| !load.is_spare());
+        let held = u64::from(load.in_flight());
+        // An empty rank with room that no waiting request can use: the requests wait for other
+        // ranks.
+        let queue = queue.filter(|_| held > 0 || !load.is_spare());
         let waiting = u64::from(queue.map_or(0, QueueCell::waiting));
         let waiting_tokens = queue.map_or(0, QueueCell::waiting_tokens);
-        let held = u64::from(load.in_flight());
         let is_active = held > 0 || waiting > 0;
         // A request waits although the rank is empty: it is larger than this replica's part of the
         // rank.
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_wait_for_other_ranks_claim_nothing_of_a_spare_rank() {
+    fn requests_that_wait_for_other_ranks_claim_nothing_of_an_empty_rank() {
         let room = RoomLimits { kv_tokens_max: 10_000, places_max: 8, ..RoomLimits::default() };
         let fleet = Arc::new(FleetSnapshot {
             workers: vec![test_support::worker()],
@@ -282,7 +283,7 @@ mod tests {
         let load = local.board.rank(RANK).unwrap();
         let two = RoomDemand { kv_tokens: 2_000, prefill_tokens: 0 };
         assert!(load.try_acquire(room, two).is_some());
-        assert_eq!(wants(), [2, 3_250], "what runs there, and the next");
+        assert_eq!(wants(), [3, 6_250], "what runs there makes room, which any may use");
         load.set_spare(false);
         assert_eq!(wants(), [3, 6_250]);
     }
