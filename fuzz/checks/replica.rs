@@ -5,7 +5,9 @@
 use bytes::Bytes;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::REPLICAS_MAX;
-use forebay_replicas::{Local, LocalRank, MessageKind, MessageLines, Outgoing, Replica, ReplicaId};
+use forebay_replicas::{
+    KvInUse, Local, LocalRank, MessageKind, MessageLines, Outgoing, Replica, ReplicaId,
+};
 use std::sync::Arc;
 
 const PLACES_MAX: u64 = 4;
@@ -75,6 +77,7 @@ fn turn(replica: &mut Replica, other: &mut Replica, now: NanosSinceStart) {
         places: Local { max: PLACES_MAX, held: 1, want: 2 },
         kv: Local { max: KV_MAX, held: 100, want: 300 },
         prefill: 64,
+        kv_in_use: Some(KvInUse { used_tokens: 30, at: now, counts_until: NanosSinceStart(u64::MAX) }),
     };
     let (_, said) = replica.turn(&[local, local], &[], now);
     tell(other, said, now);
