@@ -156,7 +156,7 @@ fn shown(name: &str, value: Value) -> String {
 fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<&str> = (0..digits.len())
-        .filter(|at| (digits.len() - at) % 3 == 0 || *at == 0)
+        .filter(|at| (digits.len() - at).is_multiple_of(3) || *at == 0)
         .map(|at| {
             let end = digits.len() - (digits.len() - at - 1) / 3 * 3;
             &digits[at..end]
