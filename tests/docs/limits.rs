@@ -11,14 +11,9 @@ use syn::{Attribute, Expr, Item, ItemConst, Lit, Meta, Stmt, Type};
 /// Sections of the configuration whose keys all are limits.
 const SECTIONS: [&str; 2] = ["limits", "timeouts"];
 /// Endings of keys that are limits in any section.
-const ENDINGS: [&str; 3] = ["_max", "_min", "_per_minute"];
+const ENDINGS: [&str; 4] = ["_max", "_min", "_per_minute", "_use_percent"];
 /// Further keys that are limits.
-const FURTHER: [&str; 4] = [
-    "queue.kv_use_percent",
-    "retry.budget_percent",
-    "health.ejected_share_percent",
-    "disaggregation.prefill_kv_use_percent",
-];
+const FURTHER: [&str; 2] = ["retry.budget_percent", "health.ejected_share_percent"];
 /// Comment of `limits.rs` before the constants of a topic.
 const TOPIC: &str = "// Topic: ";
 /// Words of a table cell, as `tools/prose` counts them.
@@ -161,7 +156,7 @@ fn shown(name: &str, value: Value) -> String {
 fn thousands(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<&str> = (0..digits.len())
-        .filter(|at| (digits.len() - at) % 3 == 0 || *at == 0)
+        .filter(|at| (digits.len() - at).is_multiple_of(3) || *at == 0)
         .map(|at| {
             let end = digits.len() - (digits.len() - at - 1) / 3 * 3;
             &digits[at..end]

@@ -85,15 +85,14 @@ fn files_in_examples() -> Vec<Block> {
 
 /// Literal blocks of TOML in YAML.
 fn literals_in(yaml: &str) -> impl Iterator<Item = String> {
-    let lines: Vec<&str> = yaml.lines().collect();
     let keys = ["forebay.toml: |", "forebay_config: |", "forebay_workers: |"];
     let is_key = move |line: &&str| keys.iter().any(|key| line.trim_start() == *key);
-    let starts: Vec<usize> = (0..lines.len()).filter(|at| is_key(&lines[*at])).collect();
-    starts.into_iter().map(move |start| {
-        let depth = |line: &str| line.len() - line.trim_start().len();
-        let below = lines.iter().skip(start + 1);
-        let own = below.take_while(|line| line.is_empty() || depth(line) > depth(lines[start]));
-        own.map(|line| line.trim_start()).collect::<Vec<_>>().join("\n")
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let starts = yaml.lines().enumerate().filter(move |(_, line)| is_key(line));
+    starts.map(move |(start, key)| {
+        let below = yaml.lines().skip(start + 1);
+        let own = below.take_while(|line| line.is_empty() || depth(line) > depth(key));
+        own.map(str::trim_start).collect::<Vec<_>>().join("\n")
     })
 }
 
