@@ -100,7 +100,7 @@ pub struct Feed<P> {
     pub(super) status: Rc<FeedStatus>,
     pub(super) audit: Audit,
     pub(super) replays: Replays,
-    /// Ranks whose batches the connection carries.
+    /// Ranks with batches in the connection.
     pub(super) stream_ranks: StreamRanks,
     pub(super) timers: FeedTimers,
     warning_limit: LogLimit,

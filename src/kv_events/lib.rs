@@ -7,6 +7,7 @@
 //! trust a length of a message.
 
 mod event_target;
+mod block_sizes;
 mod blocks;
 mod rank_copy;
 mod counters;

@@ -89,13 +89,10 @@ fn account_overlap(
     let whole_bytes = buffers.prompt.whole_bytes();
     let blocks = overlap.servable_blocks(whole_bytes);
     let blocks_most = held.kv_pool.servable_blocks(whole_bytes).max(blocks);
-    if mixes_sizes {
-        let prompt = PromptSize::new(prompt_bytes, stages.matching.ratios.of(asked.model_index));
-        let tokens = prompt.tokens_of_mixed(overlap, blocks, of_rank);
-        return Some(PredictedHit { blocks, blocks_most, tokens, block_size_tokens: 0 });
-    }
-    let tokens = blocks.saturating_mul(block_size_tokens);
-    let hit = PredictedHit { blocks, blocks_most, tokens, block_size_tokens };
+    let prompt = PromptSize::new(prompt_bytes, stages.matching.ratios.of(asked.model_index));
+    let tokens = prompt.cached_tokens(overlap, blocks, of_rank);
+    let comparable = if mixes_sizes { 0 } else { block_size_tokens };
+    let hit = PredictedHit { blocks, blocks_most, tokens, block_size_tokens: comparable };
     (block_size_tokens > 0).then_some(hit)
 }
 
