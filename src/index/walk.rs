@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 /// Branches on the stack, at most; further branches are not followed.
 const BRANCHES_MAX: usize = 1_024;
-/// Probe budget of the shortest prompt; each byte of a prompt adds a probe, because a block may be a
-/// token of a byte.
+/// Probe budget of the shortest prompt; each byte of a prompt adds a probe, because a block may be
+/// a token of a byte.
 const PROBES_LEAST: usize = 1_024;
 /// Hashed bytes that cost as much as a probe.
 const PROBE_BYTES: usize = 256;

@@ -227,8 +227,8 @@ fn begin_event<'p>(reader: &mut MsgpackReader<'p>) -> Result<EventHead<'p>, Msgp
     let is_store = match tag {
         "BlockStored" => true,
         "BlockRemoved" => false,
-        // A type that this version does not know, and that clears some blocks, is taken as a clearing
-        // of the rank: blocks that are gone must not be claimed.
+        // A type that this version does not know, and that clears some blocks, is taken as a
+        // clearing of the rank: blocks that are gone must not be claimed.
         _ if tag.contains("Cleared") => return Ok(EventHead::Short(KvEvent::Cleared)),
         _ => return Ok(EventHead::Short(KvEvent::Unknown)),
     };

@@ -44,8 +44,8 @@ pub struct Stored<'a> {
     pub lora_name: &'a str,
     /// Cache salt, empty without a salt.
     pub cache_salt: &'a str,
-    /// Blocks from this position on depend on input that is not text and has no name (embeddings, an
-    /// adapter with a number alone).
+    /// Blocks from this position on depend on input that is not text and has no name: embeddings,
+    /// an adapter with a number alone.
     pub opaque_from: Option<usize>,
     /// The images in each block, by name.
     pub images: BlockImages<'a>,

@@ -1,5 +1,6 @@
-//! Situations from public bug reports of engines and routers, each with the report's name: events in,
-//! claims out. The rule of each: what an engine may have lost is not claimed, and no event panics.
+//! Situations from public bug reports of engines and routers, each with the report's name: events
+//! in, claims out. The rule of each: what an engine may have lost is not claimed, and no event
+//! panics.
 
 use super::blocks::tests::{Index, Letters, SHARDS, naming};
 use super::{FeedCounters, RankFeed, ResetReason, SliceOps};

@@ -54,7 +54,7 @@ impl FeedStatus {
         self.emptied.notify_one();
     }
 
-    /// Waits for [`Self::empty`].
+    /// Returns after a call of [`Self::empty`].
     pub(super) async fn is_emptied(&self) {
         self.emptied.notified().await;
     }

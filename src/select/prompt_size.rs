@@ -53,11 +53,18 @@ impl PromptSize {
         tokens
     }
 
-    /// Tokens that a rank with blocks of several sizes serves from its cache, `servable` of the
-    /// blocks of the overlap: the number of tokens that so many blocks can have which is nearest to
-    /// the estimate from the bytes. Never more than the estimate of the whole prompt.
+    /// Tokens that a rank serves from its cache: `servable` of the blocks of the overlap. With
+    /// blocks of several sizes, the number of tokens that so many blocks can have which is nearest
+    /// to the estimate from the bytes, and never more than the estimate of the whole prompt.
     #[must_use]
-    pub fn tokens_of_mixed(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
+    pub fn cached_tokens(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
+        match rank.tiers.finer_tokens {
+            0 => servable.saturating_mul(rank.block_size_tokens),
+            _ => self.tokens_of_mixed(overlap, servable, rank),
+        }
+    }
+
+    fn tokens_of_mixed(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
         let finer = u64::from(rank.tiers.finer_tokens.max(1));
         let step = u64::from(rank.block_size_tokens).abs_diff(finer).max(1);
         let blocks = u64::from(overlap.blocks);
@@ -87,7 +94,7 @@ mod tests {
         let tokens = |bytes: u64, overlap: (u32, u32), servable, size, ratio| {
             let rank = Rank { block_size_tokens: size, tiers, ..rank(0) };
             let overlap = Overlap { blocks: overlap.0, bytes: overlap.1 };
-            PromptSize::new(bytes, ratio).tokens_of_mixed(overlap, servable, &rank)
+            PromptSize::new(bytes, ratio).cached_tokens(overlap, servable, &rank)
         };
         for ratio in [3.3, 3.68] {
             assert_eq!(tokens(372, (3, 354), 3, 64, ratio), 96, "{ratio}");

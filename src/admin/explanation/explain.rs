@@ -355,12 +355,7 @@ impl Explainer {
             (leg, _) => leg,
         };
         let parts = PickRequest { leg, ..self.request(case) }.cost_parts(index)?;
-        let whole_bytes = self.prompt.whole_bytes();
-        let cached = reported.servable_blocks(whole_bytes);
-        let expected = match rank.tiers.finer_tokens {
-            0 => u64::from(cached) * u64::from(rank.block_size_tokens),
-            _ => case.prompt.tokens_of_mixed(reported, cached, rank).into(),
-        };
+        let cached = reported.servable_blocks(self.prompt.whole_bytes());
         let (guess, guessed_bytes) = guess(&self.matched, sources.fleet, index);
         Some(json!({
             "rank": index.0,
@@ -379,7 +374,7 @@ impl Explainer {
             "weighed_overlap_bytes": self.matched.overlaps().get(index).bytes,
             "guess": (guessed_bytes > 0).then_some(guess),
             "guessed_bytes": guessed_bytes,
-            "cached_tokens_expected": expected,
+            "cached_tokens_expected": case.prompt.cached_tokens(reported, cached, rank),
             "uncached_tokens": parts.uncached_tokens,
             "cost": parts.total().0,
             "cost_parts": {

@@ -23,7 +23,7 @@ pub(super) struct EngineCalls {
     orders: JoinSet<OrderResult>,
     admin_turns: Arc<Semaphore>,
     engine_turns: Rc<Semaphore>,
-    /// Workers whose engines emptied their caches by a call, since the last look.
+    /// Workers with caches that a call emptied, since the last look.
     emptied: Rc<RefCell<Vec<WorkerIndex>>>,
 }
 
@@ -81,7 +81,7 @@ impl EngineCalls {
         std::iter::from_fn(|| self.orders.try_join_next()).filter_map(Result::ok).collect()
     }
 
-    /// Workers whose engines emptied their caches by a call since the last call of this function.
+    /// Workers with caches that a call emptied since the last call of this function.
     pub(super) fn take_emptied(&mut self) -> Vec<WorkerIndex> {
         self.emptied.take()
     }
@@ -150,8 +150,8 @@ fn called_engines(fleet: &Fleet, named: Option<&str>) -> Vec<CalledEngine> {
     workers.into_iter().filter_map(engine).collect()
 }
 
-/// True if an engine's answer to a call means that its prefix cache is empty. An engine with running
-/// requests may answer 200 and decline.
+/// True if an engine's answer to a call means that its prefix cache is empty. An engine with
+/// running requests may answer 200 and decline.
 fn empties(target: &str, status: u16, body: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
     let last = path.rsplit('/').next().unwrap_or_default();

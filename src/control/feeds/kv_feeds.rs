@@ -172,7 +172,7 @@ impl KvFeeds {
         }
     }
 
-    /// Removes the blocks of a worker whose engine emptied its caches by an order of the router.
+    /// Removes the blocks of a worker with caches that an order of the router emptied.
     pub(super) fn empty(&self, worker: &str) {
         let of_worker = self.running.values().filter(|feed| &*feed.plan.worker == worker);
         of_worker.for_each(|feed| feed.status.empty());

@@ -64,7 +64,7 @@ pub(super) struct FeedOutcome {
     pub(super) order_results: Vec<OrderResult>,
     /// Workers to probe now: they have loaded an adapter that their last description lacks.
     pub(super) doubted: Vec<WorkerIndex>,
-    /// Workers whose engines emptied their caches by a call of the admin API.
+    /// Workers with caches that a call of the admin API emptied.
     pub(super) emptied: Vec<WorkerIndex>,
 }
 
@@ -115,7 +115,7 @@ impl Feeds {
         self.loads.adjust(fleet.load_plans());
     }
 
-    /// Removes the blocks of a worker whose engine emptied its caches by an order of the router.
+    /// Removes the blocks of a worker with caches that an order of the router emptied.
     pub(super) fn empty(&self, worker: &str) {
         self.kv.empty(worker);
     }

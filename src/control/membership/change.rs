@@ -17,7 +17,7 @@ pub(crate) struct FleetChange {
     pub(crate) not_joined: Vec<String>,
     /// Workers that have left. Their places may have new workers already.
     pub(crate) gone: Vec<WorkerIndex>,
-    /// Workers whose engines emptied their caches by an order of the router.
+    /// Workers with caches that an order of the router emptied.
     pub(crate) emptied: Vec<WorkerIndex>,
 }
 

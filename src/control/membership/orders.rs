@@ -121,7 +121,7 @@ impl Membership {
         change
     }
 
-    /// Takes workers whose engines emptied their caches by a call of the admin API.
+    /// Takes workers with caches that a call of the admin API emptied.
     pub(crate) fn take_emptied(&mut self, emptied: Vec<WorkerIndex>) -> FleetChange {
         for worker in &emptied {
             let name = self.fleet.name(*worker).unwrap_or_default();

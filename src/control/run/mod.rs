@@ -204,9 +204,10 @@ impl Control {
 
     /// Passes the work of a change on to the other owners.
     fn apply(&mut self, change: FleetChange) {
-        let FleetChange { publishes, replans, slow_start, sleep_orders, not_joined, gone, emptied } =
+        let FleetChange { publishes, replans, slow_start, sleep_orders, not_joined, gone, .. } =
             change;
-        for name in emptied.into_iter().filter_map(|worker| self.membership.fleet().name(worker)) {
+        for worker in change.emptied {
+            let name = self.membership.fleet().name(worker).unwrap_or_default();
             self.feeds.empty(&name);
         }
         gone.into_iter().for_each(|worker| self.reports.forget(worker));

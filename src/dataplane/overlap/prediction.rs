@@ -148,8 +148,8 @@ fn account_overlap(
         let part = |count| trust.share(group, count);
         let blocks = part(compared.blocks);
         let tokens = match mixes_sizes {
-            true => part(size.tokens_of_mixed(held.device, compared.blocks, known)),
-            false => blocks.saturating_mul(known.block_size_tokens),
+            true => part(size.cached_tokens(held.device, compared.blocks, known)),
+            false => size.cached_tokens(held.device, blocks, known),
         };
         (known.block_size_tokens > 0).then(|| PredictedHit {
             is_guessed,

@@ -100,7 +100,7 @@ pub struct Feed<P> {
     pub(crate) status: Rc<FeedStatus>,
     pub(crate) audit: Audit,
     pub(crate) replays: Replays,
-    /// Ranks whose batches the connection carries.
+    /// Ranks with batches in the connection.
     pub(super) stream_ranks: StreamRanks,
     pub(crate) timers: FeedTimers,
     warning_limit: LogLimit,

@@ -230,8 +230,8 @@ fn the_first_state_of_a_feed_is_told() {
     });
 }
 
-/// AMD-AGI/Infera#121: a relay carries the batches of all ranks in one stream. Each batch counts for
-/// the rank that it names, and the other ranks' numbers are no gaps.
+/// AMD-AGI/Infera#121: a relay carries the batches of all ranks in one stream. Each batch counts
+/// for the rank that it names, and the other ranks' numbers are no gaps.
 #[test]
 fn a_relay_of_several_ranks_goes_by_the_batches_rank() {
     let rooted = vectors().into_iter().find(|v| v.name == "vllm-0.22.0-bytes_hashes").unwrap();

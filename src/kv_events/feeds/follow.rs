@@ -196,9 +196,9 @@ impl<P: KvPort> Feed<P> {
                     dp_rank = self.dp_rank.0,
                     endpoint = %self.endpoint,
                     batch_rank = rank,
-                    "one stream carries the KV events of several ranks: only batches that name this \
-                     rank count, so its cache is unknown if none does; give each rank an endpoint of \
-                     its own"
+                    "one stream carries the KV events of several ranks: only batches that name \
+                     this rank count, so its cache is unknown if none does; give each rank an \
+                     endpoint of its own"
                 );
                 let reason = ResetReason::Contradiction;
                 self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);

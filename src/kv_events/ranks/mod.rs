@@ -1,5 +1,6 @@
 //! The event stream of a rank: batches in sequence, and the state that a snapshot restores.
 
+mod block_sizes;
 mod event_target;
 pub(crate) mod rank_copy;
 pub(crate) mod text_fit;

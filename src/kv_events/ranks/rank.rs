@@ -1,6 +1,7 @@
 //! The KV-event stream of a rank without its socket: messages in, operations and counts out.
 //! Sans-IO, so that tests and the fuzzer run the code that sockets feed.
 
+use super::block_sizes::BlockSizes;
 use super::event_target::EventTarget;
 use super::rank_copy::{BlocksCopy, RestoredBlocks};
 use super::sequence::{BatchArrival, Mark, Sequence};
@@ -27,15 +28,13 @@ pub struct RankFeed<T> {
     decoder: Decoder,
     blocks: RankBlocks<T>,
     sequence: Sequence,
-    block_size_tokens: u32,
+    sizes: BlockSizes,
     /// The blocks came from a snapshot, and the stream has not confirmed them yet.
     is_unverified: bool,
     /// The blocks go back to before a snapshot, so the engine may not be able to replay all.
     is_continued: bool,
     /// A message has been applied in part.
     is_within: bool,
-    /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
-    finer_tokens: u32,
     /// Pool that the rank shares with other ranks.
     pool: Option<Rc<RefCell<PoolBlocks<T>>>>,
 }
@@ -91,11 +90,10 @@ impl<T: BlockText> RankFeed<T> {
             decoder: Decoder::new(),
             blocks: RankBlocks::new(naming, entries_max),
             sequence: Sequence::default(),
-            block_size_tokens: 0,
+            sizes: BlockSizes::default(),
             is_unverified: false,
             is_continued: false,
             is_within: false,
-            finer_tokens: 0,
             pool: None,
         }
     }
@@ -120,7 +118,7 @@ impl<T: BlockText> RankFeed<T> {
             blocks: self.blocks.copy(),
             sequence: last.number,
             payload_hash: last.digest,
-            block_size_tokens: self.block_size_tokens,
+            block_size_tokens: self.sizes.usual,
         })
     }
 
@@ -137,7 +135,7 @@ impl<T: BlockText> RankFeed<T> {
         counters.size_changed(before, self.blocks.size());
         self.sequence =
             Sequence::after(Mark { number: state.sequence, digest: state.payload_hash });
-        self.block_size_tokens = state.block_size_tokens;
+        self.sizes.usual = state.block_size_tokens;
         self.is_unverified = true;
         self.is_continued = true;
     }
@@ -169,13 +167,13 @@ impl<T: BlockText> RankFeed<T> {
     /// Tokens per block as reported in events of this connection; 0 before the first.
     #[must_use]
     pub fn block_size_tokens(&self) -> u32 {
-        self.block_size_tokens
+        self.sizes.usual
     }
 
     /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
     #[must_use]
     pub fn finer_tokens(&self) -> u32 {
-        self.finer_tokens
+        self.sizes.finer
     }
 
     /// Sets the tiers that count beside the device; `expected` if the engine is known to use them.
@@ -341,7 +339,7 @@ impl<T: BlockText> RankFeed<T> {
         } else {
             self.reset(ResetReason::Disconnect, counters, ops);
         }
-        self.block_size_tokens = 0;
+        self.sizes.usual = 0;
     }
 
     /// Removes all blocks and continues with the stream: the engine has emptied its cache.
@@ -389,15 +387,12 @@ impl<T: BlockText> RankFeed<T> {
 
     /// Removes all blocks and forgets the stream, to follow it from its start.
     pub fn begin_again(&mut self, counters: &FeedCounters, ops: &mut SliceOps) {
-        let before = self.blocks.size();
-        self.blocks.clear(ops);
-        counters.size_changed(before, self.blocks.size());
-        counters.orphan_outcomes(self.blocks.take_orphan_outcomes());
+        self.empty(counters, ops);
         self.sequence = Sequence::default();
         self.is_unverified = false;
         self.is_continued = false;
         self.is_within = false;
-        self.finer_tokens = 0;
+        self.sizes.finer = 0;
     }
 
     /// Applies events; at their end, returns whether all could be decoded.
@@ -408,10 +403,10 @@ impl<T: BlockText> RankFeed<T> {
         counters: &FeedCounters,
         ops: &mut SliceOps,
     ) -> Option<bool> {
-        let Self { decoder, blocks, block_size_tokens, finer_tokens, pool, .. } = self;
+        let Self { decoder, blocks, sizes, pool, .. } = self;
         let mut pool = pool.as_ref().map(|pool| pool.borrow_mut());
         let pool = pool.as_deref_mut();
-        let mut target = EventTarget { blocks, pool, block_size_tokens, finer_tokens, ops };
+        let mut target = EventTarget { blocks, pool, sizes, ops };
         let MessageProgress { batch: slot, is_sound, outcome: so_far, counts, work, .. } = progress;
         let Some(batch) = slot else { return Some(false) };
         let mut left = blocks_max;
@@ -492,7 +487,7 @@ impl<'p> KvMessage<'p> {
         Some(Self { mark: Mark::new(number, payload), payload })
     }
 
-    /// The rank that the batch names.
+    /// The rank in the batch.
     pub(crate) fn rank(&self) -> Option<u32> {
         Batch::rank(self.payload)
     }

@@ -15,15 +15,15 @@ const PLAIN_DIGITS_MAX: usize = 18;
 /// Parses JSON, with integers above 64 bits as marked strings; `None` for invalid JSON.
 ///
 /// # Errors
-/// [`TooLong`] for an integer with more digits than `i128` holds.
-pub(super) fn parse(text: &str) -> Result<Option<Json>, TooLong> {
+/// [`LongInteger`] for an integer with more digits than `i128` holds.
+pub(super) fn parse(text: &str) -> Result<Option<Json>, LongInteger> {
     let marked = mark(text)?;
     Ok(serde_json::from_str(&marked).ok())
 }
 
 /// An integer is longer than this version prints.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(super) struct LongInteger;
 
 /// The integer that a string stands for.
 pub(super) fn read(text: &str) -> Option<Value> {
@@ -31,7 +31,7 @@ pub(super) fn read(text: &str) -> Option<Value> {
 }
 
 /// Replaces long integers outside of strings by marked strings.
-fn mark(text: &str) -> Result<Cow<'_, str>, TooLong> {
+fn mark(text: &str) -> Result<Cow<'_, str>, LongInteger> {
     let is_long = |run: &[u8]| run.iter().all(u8::is_ascii_digit);
     if !text.as_bytes().windows(PLAIN_DIGITS_MAX + 1).any(is_long) {
         return Ok(Cow::Borrowed(text));
@@ -51,7 +51,7 @@ fn mark(text: &str) -> Result<Cow<'_, str>, TooLong> {
         let digits = token.strip_prefix('-').unwrap_or(token);
         let is_integer = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         match is_integer && digits.len() > PLAIN_DIGITS_MAX {
-            true if digits.len() > DIGITS_MAX => return Err(TooLong),
+            true if digits.len() > DIGITS_MAX => return Err(LongInteger),
             true => out.extend(['"', MARK]),
             false => {}
         }
@@ -80,7 +80,7 @@ fn string_length(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{TooLong, parse, read};
+    use super::{LongInteger, parse, read};
 
     #[test]
     fn long_integers_keep_their_digits() {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(read(text("/a/1")).unwrap().to_string(), "-99999999999999999999");
         assert_eq!(read(text("/b")), None, "a string of the client");
         assert!(parsed["c"].is_f64() && parsed["d"] == 7);
-        assert_eq!(parse(&"9".repeat(39)), Err(TooLong));
+        assert_eq!(parse(&"9".repeat(39)), Err(LongInteger));
         assert_eq!(parse("{\"a\": "), Ok(None));
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// API of a body, which decides what its parts mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatApi {
-    /// `/v1/chat/completions`.
+    /// The body of `/v1/chat/completions`.
     Completions,
     /// Another API, or an unknown API: the keys of the body decide.
     ByKeys,

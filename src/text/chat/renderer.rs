@@ -116,8 +116,8 @@ impl Renderer {
     }
 }
 
-/// Special tokens as variables. The Rust frontends know few of them, and SGLang's sets absent tokens
-/// to none.
+/// Special tokens as variables. The Rust frontends know few of them, and SGLang's sets absent
+/// tokens to none.
 fn variables_of(special: &SpecialTokens, rules: EngineRules) -> Map<String, Value> {
     let all = || special.iter().map(|(name, text)| (name.to_owned(), Value::from(text)));
     match rules {

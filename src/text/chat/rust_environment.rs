@@ -1,5 +1,6 @@
-//! The template engine set up as the Rust frontends of vLLM and SGLang set it up. Both run minijinja
-//! with its own printing and filters, so lists print as `["a", none]`, not as `['a', None]`.
+//! The template engine set up as the Rust frontends of vLLM and SGLang set it up. Both run
+//! minijinja with its own printing and filters, so lists print as `["a", none]`, not as
+//! `['a', None]`.
 
 use super::environment::{TEMPLATE, TemplateClock};
 use super::json::{RustJson, tojson_of};

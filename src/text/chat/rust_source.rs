@@ -62,8 +62,8 @@ pub(super) fn of_vllm_file(source: &str) -> String {
     source.trim().replace("\\n", "\n")
 }
 
-/// Detects the form of contents as `vllm-rs` does: a loop anywhere over the content of a message, or
-/// over a variable `content`, means parts.
+/// Detects the form of contents as `vllm-rs` does: a loop anywhere over the content of a message,
+/// or over a variable `content`, means parts.
 pub(super) fn vllm_format(source: &str) -> ContentFormat {
     let tags: Vec<Vec<TagToken<'_>>> = pieces(source).iter().filter_map(Piece::words).collect();
     let mut lists: BTreeSet<&str> = BTreeSet::from(["messages"]);

@@ -1,5 +1,5 @@
-//! What SGLang's Rust server finds out about a template when it loads the template: it renders short
-//! conversations and keeps what fails and what is printed.
+//! Findings of SGLang's Rust server about a template at its load: the server renders short
+//! conversations, and looks at what fails and what is printed.
 
 use super::environment::TEMPLATE;
 use super::special::SpecialTokens;
@@ -43,8 +43,9 @@ impl RustTraits {
         special: &SpecialTokens,
     ) -> Self {
         let of = |tools: Value| TemplateProbe { environment, source, special, tools }.traits();
+        let parameters = json!({ "type": "object", "properties": {} });
         let tool = json!([{ "type": "function", "function": {
-            "name": "probe", "description": "", "parameters": { "type": "object", "properties": {} },
+            "name": "probe", "description": "", "parameters": parameters,
         }}]);
         let reads_reasoning = source.contains("reasoning_content");
         let is_rewritten = !reads_reasoning

@@ -108,7 +108,7 @@ impl Shaper {
     }
 }
 
-/// Takes `chat_template_kwargs`.
+/// Takes the request's arguments of the template, `chat_template_kwargs`.
 fn template_arguments(body: &mut Map<String, Value>) -> Result<Map<String, Value>, RenderError> {
     match body.remove("chat_template_kwargs") {
         None | Some(Value::Null) => Ok(Map::new()),

@@ -187,7 +187,7 @@ fn append_content(target: &mut Value, mut source: Value) {
     target.insert("content".into(), merged);
 }
 
-/// A list of only texts becomes their lines, or a string becomes a list where the template needs it.
+/// A list of only texts becomes their lines; a string becomes a list where the template needs it.
 pub(super) fn flattened(content: Value, needs_parts: bool) -> Value {
     match content {
         Value::String(text) if needs_parts => json!([{ "type": "text", "text": text }]),

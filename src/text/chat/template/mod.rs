@@ -203,4 +203,6 @@ fn after_string(text: &[u8]) -> &[u8] {
 }
 
 #[cfg(test)]
+mod frontend_tests;
+#[cfg(test)]
 mod tests;

@@ -1,16 +1,15 @@
-//! Prompts equal those of the Rust frontends of vLLM and SGLang, byte for byte: real templates times
-//! cases, against what the frontends themselves render (`tests/data/rust_frontends`).
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
+//! Prompts equal those of the Rust frontends of vLLM and SGLang, byte for byte: real templates
+//! times cases, against what the frontends themselves render (`tests/data/rust_frontends`).
 
-use forebay_text::chat::{ChatRole, ChatTemplate, EngineRules, MessageSpan, SpecialTokens};
+use crate::chat::{ChatRole, ChatTemplate, EngineRules, MessageSpan, SpecialTokens};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/rust_frontends");
-/// Least share of the frontend's prompts that must be equal, in percent. The rest may be unrendered,
-/// but not different.
+/// Least share of the frontend's prompts that must be equal, in percent. The rest may be
+/// unrendered, but not different.
 const EQUAL_PERCENT_MIN: usize = 98;
 /// Share of refused requests that are rendered, in percent. The engine answers these with 400.
 const RENDERED_REFUSALS_PERCENT_MAX: usize = 10;
