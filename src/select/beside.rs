@@ -2,7 +2,6 @@
 //! hits adds ([`ShapeTrust`]). Without a verdict none of this runs.
 
 use super::MatchRequest;
-use super::matched::root;
 use super::reported::{ReportedPaths, RoutedPath};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::trust::{ShapeTrust, trust_group};
@@ -42,7 +41,7 @@ impl GuessScratch {
         self.found.clear();
         let text_bytes = canonical(ask.request, ask.body, &mut self.text);
         if self.text.len() >= KIND.chunk_bytes() {
-            ask.index.chunk_path(root(ask, KIND), &self.text, KIND, chunks);
+            ask.index.chunk_path(ask.guess_root(KIND), &self.text, KIND, chunks);
             ask.index.overlap_of_path(chunks, KIND, &mut self.found);
         }
         self.text.clear();
@@ -147,7 +146,7 @@ pub(super) fn to_remember(
     let owner = ask.index.owner_of_path(chunks)?;
     let (_, worker) = ask.fleet.rank(rank)?;
     let generation = worker.cache_generation;
-    let root = root(ask, KIND);
+    let root = ask.guess_root(KIND);
     let chunks = chunks.to_vec();
     Some((owner, Box::new(RoutedPrompt { rank, generation, kind: KIND, root, chunks })))
 }

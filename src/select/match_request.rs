@@ -1,8 +1,9 @@
 //! Input of a match: the prompt, the index and the fleet.
 
+use super::cache_namespace;
 use forebay_fleet::trust::ShapeTrust;
-use forebay_fleet::worker::{FleetSnapshot, Model};
-use forebay_index::IndexReader;
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, Model};
+use forebay_index::{BlockKey, GuessKind, IndexReader};
 use forebay_prompt::parse::ApiRequest;
 use forebay_prompt::render::RenderThread;
 
@@ -23,7 +24,23 @@ impl MatchRequest<'_> {
     /// Verdict about predicted hits of such requests.
     #[must_use]
     pub fn trust(&self) -> ShapeTrust {
-        let trust = self.model.trust.as_ref();
-        trust.map(|trust| trust.get(self.request.shape())).unwrap_or_default()
+        let trusts = &self.fleet.serving.trusts;
+        if trusts.is_empty() {
+            return ShapeTrust::default();
+        }
+        trusts.of(&self.model.name, self.request.shape())
+    }
+
+    /// Root of the paths of guesses.
+    pub(super) fn guess_root(&self, kind: GuessKind) -> BlockKey {
+        let roots = &self.model.roots.guesses;
+        let root = match kind {
+            GuessKind::Approximate => roots.approximate,
+            GuessKind::Speculative => roots.speculative,
+        };
+        let root = self.index.salted(root, &cache_namespace(self.model, self.request));
+        // A single entry of the fleet may cover many models.
+        let is_any = &*self.model.name == ANY_MODEL;
+        if is_any { self.index.salted(root, &self.request.model) } else { root }
     }
 }

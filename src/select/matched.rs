@@ -11,7 +11,7 @@ use super::{
 use forebay_base::limits::{INLINE_PROBES_MAX, SPECULATIVE_CHUNK_BYTES, WALK_PROBES_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::trust::GuessUse;
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, TierRanks};
+use forebay_fleet::worker::{FleetSnapshot, TierRanks};
 use forebay_index::{BlockKey, GuessKind, Overlap, Overlaps, PrefixMarks, RoutedPrompt};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::RenderThread;
@@ -31,8 +31,8 @@ pub struct PromptOverlaps {
     pending: Overlaps,
     /// Overlaps by events alone.
     exact: Overlaps,
-    /// Overlaps of ranks with events by the prompts that went there, while a verdict about the model
-    /// needs these guesses ([`GuessUse`]).
+    /// Overlaps of ranks with events by the prompts that went there, while a verdict about the
+    /// model needs these guesses ([`GuessUse`]).
     beside: Overlaps,
     scratch: GuessScratch,
     /// Number of the walk that found these overlaps.
@@ -117,8 +117,8 @@ impl PromptOverlaps {
         &self.pending
     }
 
-    /// Guessed bytes of a rank with events, by the prompts that went there; 0 unless a verdict about
-    /// the model needs guesses.
+    /// Guessed bytes of a rank with events, by the prompts that went there; 0 unless a verdict
+    /// about the model needs guesses.
     #[must_use]
     pub fn guessed_beside(&self, rank: RankIndex) -> u32 {
         self.beside.get(rank).bytes
@@ -163,7 +163,8 @@ impl PromptOverlaps {
             return;
         }
         if ask.fleet.config.flow.queue.kv_use_percent > 0 {
-            prompt.chunks.marks = PrefixMarks::of(root(ask, GuessKind::Speculative), prompt.text());
+            prompt.chunks.marks =
+                PrefixMarks::of(ask.guess_root(GuessKind::Speculative), prompt.text());
         }
         let text = prompt.text();
         let mut is_same = false;
@@ -272,7 +273,7 @@ impl PromptOverlaps {
         if prompt.text_bytes() < kind.chunk_bytes() {
             return None;
         }
-        let root = root(ask, kind);
+        let root = ask.guess_root(kind);
         let chunks = match kind {
             GuessKind::Approximate if !prompt.chunks.approximate.is_empty() => {
                 let chunks = &prompt.chunks.approximate;
@@ -340,7 +341,7 @@ impl PromptOverlaps {
             return;
         }
         self.scratch.found.clear();
-        ask.index.chunk_path(root(ask, kind), text, kind, chunks);
+        ask.index.chunk_path(ask.guess_root(kind), text, kind, chunks);
         ask.index.overlap_of_path(chunks, kind, &mut self.scratch.found);
         for (rank, found) in self.scratch.found.iter_held() {
             if self.kind(ask.fleet, rank) == GuessKind::Approximate {
@@ -361,7 +362,7 @@ impl PromptOverlaps {
     ) {
         let kind = GuessKind::Speculative;
         self.scratch.found.clear();
-        ask.index.chunk_path(root(ask, kind), text, kind, chunks);
+        ask.index.chunk_path(ask.guess_root(kind), text, kind, chunks);
         ask.index.overlap_of_path(chunks, kind, &mut self.scratch.found);
         for (rank, found) in self.scratch.found.iter_held() {
             if self.kind(ask.fleet, rank) != GuessKind::Speculative {
@@ -397,16 +398,4 @@ fn cut_bytes(fleet: &FleetSnapshot, rank: RankIndex, bytes_per_token: f32) -> u3
     let bytes_per_token = bytes_per_token.ceil() as u32;
     let block_bytes = block_size_tokens.saturating_mul(bytes_per_token);
     block_bytes.max(u32::try_from(SPECULATIVE_CHUNK_BYTES).unwrap_or(u32::MAX))
-}
-
-pub(super) fn root(ask: &MatchRequest<'_>, kind: GuessKind) -> BlockKey {
-    let roots = &ask.model.roots.guesses;
-    let root = match kind {
-        GuessKind::Approximate => roots.approximate,
-        GuessKind::Speculative => roots.speculative,
-    };
-    let root = ask.index.salted(root, &cache_namespace(ask.model, ask.request));
-    // A single entry of the fleet may cover many models.
-    let is_any = &*ask.model.name == ANY_MODEL;
-    if is_any { ask.index.salted(root, &ask.request.model) } else { root }
 }

@@ -135,7 +135,6 @@ mod tests {
             roots: ModelRoots::new(KeySeed(1), name),
             text: None,
             kind: if is_adapter { ModelKind::Adapter } else { ModelKind::Base },
-            trust: None,
         };
         let models = [
             ("m:8b", false, &[0, 1][..]),

@@ -1,6 +1,5 @@
 //! Names of a prompt's parts for a recording: keyed hashes, never text.
 
-use super::matched::root;
 use super::{MatchRequest, Prompt};
 use forebay_index::GuessKind;
 
@@ -9,6 +8,6 @@ use forebay_index::GuessKind;
 #[must_use]
 pub fn prompt_part_keys(ask: &MatchRequest<'_>, prompt: &Prompt) -> Vec<u64> {
     let mut keys = Vec::new();
-    ask.index.part_keys(root(ask, GuessKind::Approximate), prompt.text(), &mut keys);
+    ask.index.part_keys(ask.guess_root(GuessKind::Approximate), prompt.text(), &mut keys);
     keys
 }

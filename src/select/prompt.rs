@@ -273,7 +273,6 @@ mod tests {
             roots: ModelRoots::new(KeySeed(1), "m"),
             text: None,
             kind: ModelKind::Base,
-            trust: None,
         };
         let body = br#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#;
         let mut request = ApiRequest::default();

@@ -86,7 +86,6 @@ fn scene(words: &str) -> Scene {
         roots: ModelRoots::new(KeySeed(1), "m"),
         text: None,
         kind: ModelKind::Base,
-        trust: None,
     });
     fleet.pools = vec![Pool { ranks: all, kv_tokens: 0 }];
     Scene {

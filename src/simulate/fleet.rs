@@ -79,7 +79,6 @@ fn model(ranks: impl Iterator<Item = RankIndex>, block_size_tokens: u32, root: B
         },
         text: None,
         kind: ModelKind::Base,
-        trust: None,
     }
 }
 

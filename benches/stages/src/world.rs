@@ -75,7 +75,6 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
         },
         text,
         kind: ModelKind::Base,
-        trust: None,
     };
     let kv_tokens = u64::from(KV_BLOCK_COUNT * BLOCK_SIZE_TOKENS);
     FleetSnapshot {

@@ -154,7 +154,7 @@ impl Explainer {
             "endpoint": endpoint.name(),
             "model": &*model.name,
             "asked_model": self.request.asked_model(),
-            "predictions": predictions(model, self.request.shape()),
+            "predictions": predictions(sources.fleet, model, self.request.shape()),
             "policy": sources.config.policy.name(),
             "prompt": prompt,
             "route": route_name(route),

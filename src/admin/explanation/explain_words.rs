@@ -9,8 +9,8 @@ use forebay_select::{NoPair, PromptOverlaps, Route};
 use serde_json::{Value, json};
 
 /// Verdict about predicted cache hits of the shape.
-pub(super) fn predictions(model: &Model, shape: RequestShape) -> Value {
-    let trust = model.trust.as_ref().map(|trust| trust.get(shape)).unwrap_or_default();
+pub(super) fn predictions(fleet: &FleetSnapshot, model: &Model, shape: RequestShape) -> Value {
+    let trust = fleet.serving.trusts.of(&model.name, shape);
     let found = match (trust.guesses == GuessUse::Counted, trust.is_whole()) {
         (false, true) => "as_predicted",
         (true, true) => "more",

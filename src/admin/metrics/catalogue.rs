@@ -72,9 +72,9 @@ catalogue! {
         COMPUTED_TOKENS = Counter "computed_tokens_total" ["worker", "dp_rank"];
         /// Choices of a rank by their reason.
         DECISIONS = Counter "decisions_total" ["reason"];
-        /// Prompt tokens of answers with the engine's own count, as predicted and as found in caches.
+        /// Prompt tokens of answers with the engine's own count, predicted or found in caches.
         COMPARED_TOKENS = Counter "compared_tokens_total" ["model", "shape", "by"];
-        /// 1 while engines find more (or less) of these prompts in their caches than events predict.
+        /// 1 while engines find more (or less) of these prompts in caches than events predict.
         PREDICTIONS_OFF = Gauge "predictions_off" ["model", "shape", "found"];
         /// How far the predicted overlap was from the engine's own count, in blocks.
         OVERLAP_ERROR_BLOCKS = Histogram "overlap_error_blocks" [];

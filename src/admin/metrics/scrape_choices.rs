@@ -68,9 +68,8 @@ fn compared(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     }
     let mut family = text.open(&catalogue::PREDICTIONS_OFF);
     for model in models {
-        let Some(trust) = &model.trust else { continue };
         for shape in RequestShape::ALL {
-            let verdict = trust.get(shape);
+            let verdict = sources.fleet.fleet.serving.trusts.of(&model.name, shape);
             let is_more = verdict.guesses == GuessUse::Counted;
             for (found, _) in
                 [("more", is_more), ("less", !verdict.is_whole())].into_iter().filter(|off| off.1)

@@ -214,7 +214,6 @@ impl Fleet {
             roots: ModelRoots::new(self.seed, name),
             text: self.text_of(name, any),
             kind: ModelKind::Base,
-            trust: None,
         };
         for (index, known) in self.ranks.iter().enumerate() {
             let Some(worker) = self.workers.get(known.worker.index()) else { continue };

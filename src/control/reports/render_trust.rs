@@ -5,8 +5,8 @@
 use forebay_base::limits::MODELS_MAX;
 use forebay_fleet::account::ShardCounters;
 use forebay_fleet::trust::{
-    GuessUse, ModelTrust, RequestShape, SHARES, ShapeJudge, ShapeTrust, TRUST_GROUPS, TrustCount,
-    TrustTally, trust_group,
+    GuessUse, ModelTrust, ModelTrusts, RequestShape, SHARES, ShapeJudge, ShapeTrust, TRUST_GROUPS,
+    TrustCount, TrustTally, trust_group,
 };
 use forebay_fleet::worker::{FleetSnapshot, Model, ModelText};
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ const SHAPES: usize = RequestShape::ALL.len();
 const HELP: &str = "compare engine version, chat template and `model_dir` of the workers, see \
                     'Predictions that do not hold' in docs/operate/troubleshooting.md";
 
-/// Answers with as much as the guesses said, before a warning.
+/// Answers that match their guesses, before a warning.
 const SIGNS_LOGGED: u64 = 8;
 
 /// Workers that a line of the log names.
 const WORKERS_NAMED: usize = 8;
-/// A whole claim.
+/// Parts of a whole claim.
 const WHOLE: u32 = SHARES as u32;
 
 /// Evidence and verdicts of all models.
@@ -69,7 +69,7 @@ impl RenderTrust {
             let counts = |shape| counts_of(index, shape, shards);
             if entry.as_ref().is_some_and(|judged| !judged.is_about(model)) {
                 // Another text: its predictions have no past.
-                is_changed |= model.trust.is_some();
+                is_changed |= !fleet.serving.trusts.is_empty();
                 *entry = Some(Box::new(JudgedModel::new(model, compared_count, counts)));
             }
             let judged = entry.get_or_insert_with(|| {
@@ -86,7 +86,8 @@ impl RenderTrust {
 
     /// Gives the models of the next fleet their verdicts.
     pub(super) fn equip(&self, fleet: &mut FleetSnapshot) {
-        for (model, judged) in fleet.models.iter_mut().zip(&self.models) {
+        let mut trusts = ModelTrusts::default();
+        for (model, judged) in fleet.models.iter().zip(&self.models) {
             let Some(judged) = judged.as_ref().filter(|judged| judged.is_about(model)) else {
                 continue;
             };
@@ -94,8 +95,9 @@ impl RenderTrust {
             for (shape, judged) in RequestShape::ALL.into_iter().zip(&judged.shapes) {
                 trust.set(shape, judged.judge.verdict());
             }
-            model.trust = (!trust.is_default()).then(|| Arc::new(trust));
+            trusts.add(&model.name, trust);
         }
+        fleet.serving.trusts = trusts;
     }
 }
 
@@ -269,9 +271,9 @@ mod tests {
         assert!(trust.tick(&fleet, &shards));
         assert!(!trust.tick(&fleet, &shards));
         trust.equip(&mut fleet);
-        assert!(fleet.models[0].trust.is_none());
-        let verdict = fleet.models[1].trust.as_ref().expect("a verdict");
-        assert_eq!(verdict.get(shape).guesses, GuessUse::Counted);
-        assert_eq!(verdict.get(RequestShape::Chat), ShapeTrust::default());
+        let of = |model: &str, shape| fleet.serving.trusts.of(model, shape);
+        assert_eq!(of("base", shape), ShapeTrust::default());
+        assert_eq!(of("adapter", shape).guesses, GuessUse::Counted);
+        assert_eq!(of("adapter", RequestShape::Chat), ShapeTrust::default());
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct PredictedHit {
     block_size_tokens: u32,
 }
 
-/// The prediction as the events say it, before claims shrink, for the trust in such predictions.
+/// The prediction by the events, before claims shrink, for the trust in such predictions.
 #[derive(Clone, Copy, Debug)]
 struct ComparedHit {
     model: ModelIndex,
@@ -120,7 +120,7 @@ fn account_overlap(
     }
     env.counters.add(Count::PromptBytes, prompt_bytes);
     let shape = buffers.api.shape();
-    let trust = asked.model.trust.as_ref().map(|trust| trust.get(shape)).unwrap_or_default();
+    let trust = asked.fleet.serving.trusts.of(&asked.model.name, shape);
     let is_reached = reaches(asked.fleet, rank, asked.endpoint);
     let matched = &stages.matching.matched;
     let known = asked.fleet.ranks.get(rank.index())?;

@@ -1,17 +1,17 @@
 //! Judge of the predictions for a shape of request. Input: counts of compared answers. Output: a
 //! verdict for the choice of a rank.
 //!
-//! | phase | guesses | ends |
+//! | phase | guesses | next phase |
 //! |---|---|---|
-//! | unjudged | none | with the first compared answer: watched |
-//! | watched | stored and compared | engines find what the guesses say: finds more. Events confirm the guesses: held |
-//! | held | none | engines find more than the events say: watched |
-//! | finds more | count beside the events | events confirm the guesses, or guesses prove wrong: watched |
+//! | unjudged | none | watched: the first compared answer |
+//! | watched | compared | finds more: reports match the guesses. Held: events confirm guesses |
+//! | held | none | watched: reports are above the events |
+//! | finds more | counted | watched: events confirm guesses, or guesses prove wrong |
 //!
 //! Guesses count for the groups of workers with such answers, and for all workers once a second
-//! group has them. Claims shrink by themselves, for each group of workers, while engines find less than the events
-//! say. Both kinds of evidence come from answers of ranks that computed nothing else: a queue
-//! explains them not.
+//! group has them. Claims shrink by themselves, for each group of workers, while reports are below
+//! the events. The evidence comes from answers of ranks that computed nothing else, so that no
+//! queue explains a difference.
 
 use super::model_trust::{ALL_GROUPS, GuessUse, SHARES, ShapeTrust, bit};
 use super::tally::{TRUST_GROUPS, TrustCount, TrustTally};
@@ -56,7 +56,7 @@ pub struct ShapeJudge {
     /// Recent counts of each group.
     groups: [TrustTally; TRUST_GROUPS],
     claim_shares: [u8; TRUST_GROUPS],
-    /// Groups whose guesses count.
+    /// Groups with guesses that count.
     counted_groups: u8,
     /// Confirmed guesses since the last other answer.
     confirmed_run: u64,
@@ -167,13 +167,13 @@ impl ShapeJudge {
         }
     }
 
-    /// Are there enough of these answers among that many others?
+    /// Are there enough of these answers among that many answers?
     fn is_sign(&self, count: TrustCount, others: u64) -> bool {
         let signs = self.total().get(count);
         signs >= SIGNS_MIN && signs.saturating_mul(ANSWERS_PER_SIGN) >= others
     }
 
-    /// Groups whose guesses count now: groups with signs of their own, and all groups once enough
+    /// Groups with guesses that count now: groups with signs of their own, and all groups once enough
     /// signs come from other groups than the first.
     fn next_groups(&self, group_count: usize) -> u8 {
         let signs = |group: &TrustTally| group.get(TrustCount::GuessRight);

@@ -1,3 +1,5 @@
+//! Tests of the judge.
+
 use super::*;
 use crate::trust::TrustSample;
 use proptest::prelude::*;

@@ -10,7 +10,7 @@ mod shape;
 mod tally;
 
 pub use judge::{ShapeJudge, TrustPhase};
-pub use model_trust::{GuessUse, ModelTrust, SHARES, ShapeTrust};
+pub use model_trust::{GuessUse, ModelTrust, ModelTrusts, SHARES, ShapeTrust};
 pub use sample::TrustSample;
 pub use shape::RequestShape;
 pub use tally::{TRUST_GROUPS, TrustCount, TrustTally, trust_group};

@@ -2,6 +2,7 @@
 
 use super::shape::RequestShape;
 use super::tally::TRUST_GROUPS;
+use std::sync::Arc;
 
 /// Shares of a claim: `SHARES` is the whole claim.
 pub const SHARES: u8 = 8;
@@ -18,7 +19,7 @@ pub(super) fn bit(group: usize) -> u8 {
 /// Use of guesses for ranks with events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GuessUse {
-    /// Events suffice.
+    /// Events alone predict hits.
     #[default]
     None,
     /// Guesses are stored and compared. The choice of a rank ignores them.
@@ -31,7 +32,7 @@ pub enum GuessUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeTrust {
     pub guesses: GuessUse,
-    /// A bit for each group of workers whose guesses count.
+    /// A bit for each group of workers with guesses that count.
     pub counted_groups: u8,
     /// Part of a claim that counts, of [`SHARES`], by group of the rank's worker.
     pub claim_shares: [u8; TRUST_GROUPS],
@@ -77,17 +78,45 @@ pub struct ModelTrust([ShapeTrust; RequestShape::ALL.len()]);
 
 impl ModelTrust {
     #[must_use]
-    pub const fn get(&self, shape: RequestShape) -> ShapeTrust {
-        self.0[shape.index()]
+    pub fn get(&self, shape: RequestShape) -> ShapeTrust {
+        self.0.get(shape.index()).copied().unwrap_or_default()
     }
 
-    pub const fn set(&mut self, shape: RequestShape, trust: ShapeTrust) {
-        self.0[shape.index()] = trust;
+    pub fn set(&mut self, shape: RequestShape, trust: ShapeTrust) {
+        if let Some(place) = self.0.get_mut(shape.index()) {
+            *place = trust;
+        }
     }
 
     /// Does no shape differ from the default?
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// Verdicts of the models, except for default verdicts. Few entries, so a search beats a map.
+#[derive(Clone, Debug, Default)]
+pub struct ModelTrusts(Vec<(Arc<str>, ModelTrust)>);
+
+impl ModelTrusts {
+    /// Adds the verdicts of a model, unless all are the default.
+    pub fn add(&mut self, model: &Arc<str>, trust: ModelTrust) {
+        if !trust.is_default() {
+            self.0.push((Arc::clone(model), trust));
+        }
+    }
+
+    /// Verdict about requests of the shape to a model.
+    #[must_use]
+    pub fn of(&self, model: &str, shape: RequestShape) -> ShapeTrust {
+        let known = self.0.iter().find(|(name, _)| **name == *model);
+        known.map(|(_, trust)| trust.get(shape)).unwrap_or_default()
+    }
+
+    /// Do all predictions of all models hold?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! Shape of a request, as far as it decides how an engine renders the prompt.
 
 /// Shape of a request. Engines render each shape by code of its own, so a renderer that is wrong
-/// for a shape may be right for the others.
+/// for a shape may be right for another shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RequestShape {
     /// A chat of user and assistant messages with plain text.
@@ -17,13 +17,13 @@ pub enum RequestShape {
     ChatParts,
     /// A chat with other arguments of the template.
     ChatOther,
-    /// `POST /v1/messages`.
+    /// Body of `POST /v1/messages`, as Anthropic writes it.
     Messages,
-    /// `POST /v1/responses`.
+    /// Body of `POST /v1/responses`, as OpenAI writes it.
     Responses,
     /// Text without a template.
     Text,
-    /// Token ids.
+    /// Token ids without a text.
     TokenIds,
 }
 
@@ -48,7 +48,7 @@ impl RequestShape {
         self as usize
     }
 
-    /// Name for metrics and logs.
+    /// Name of the shape in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -2,7 +2,7 @@
 
 use forebay_base::WorkerIndex;
 
-/// Groups of workers. A group has its own counts, so that an odd worker is told from its fleet.
+/// Groups of workers. A group has its own counts, so that an odd worker stands out.
 /// Fleets of up to this many workers have a group for each.
 pub const TRUST_GROUPS: usize = 8;
 
@@ -25,7 +25,7 @@ pub enum TrustCount {
     More,
     /// The same, where a guess by earlier prompts was above the events.
     GuessRight,
-    /// The same ranks: a guess was above the events, and the engine found about what the events say.
+    /// The same ranks: a guess was above the events, and the report was not.
     GuessWrong,
     /// The same ranks: the events confirmed the guess.
     Confirmed,
@@ -59,16 +59,18 @@ pub struct TrustTally([u64; TrustCount::ALL.len()]);
 
 impl TrustTally {
     #[must_use]
-    pub const fn get(&self, count: TrustCount) -> u64 {
-        self.0[count as usize]
+    pub fn get(&self, count: TrustCount) -> u64 {
+        self.0.get(count as usize).copied().unwrap_or(0)
     }
 
     /// Sets a count.
-    pub const fn set(&mut self, count: TrustCount, value: u64) {
-        self.0[count as usize] = value;
+    pub fn set(&mut self, count: TrustCount, value: u64) {
+        if let Some(place) = self.0.get_mut(count as usize) {
+            *place = value;
+        }
     }
 
-    /// Adds the other counts.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
         for (value, more) in self.0.iter_mut().zip(other.0) {
             *value = value.saturating_add(more);

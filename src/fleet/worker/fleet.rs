@@ -4,6 +4,7 @@
 use super::model::{ANY_MODEL, Model};
 use super::{KvTransfer, Leg, LimitSource, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
+use crate::trust::ModelTrusts;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, Fallback, KvFlow, QueueMode};
@@ -34,7 +35,7 @@ pub struct FleetSnapshot {
     pub serving: Serving,
 }
 
-/// Settings of shards that do not concern the choice of a rank.
+/// Settings of shards beside the ranks: doors, records, names and verdicts.
 #[derive(Clone, Debug, Default)]
 pub struct Serving {
     /// Accepts TLS connections of clients; `None` without TLS.
@@ -46,6 +47,8 @@ pub struct Serving {
     /// A configured worker has not listed its models yet: an unlisted name may be a model of that
     /// worker.
     pub awaits_models: bool,
+    /// Verdicts about predicted cache hits, where predictions do not hold.
+    pub trusts: ModelTrusts,
 }
 
 /// Ranks that share models, directly or through other ranks: they have a common queue and rejection

@@ -1,7 +1,6 @@
 //! A model as shards use it: its ranks, its place in the index, its text.
 
 use super::Leg;
-use crate::trust::ModelTrust;
 use forebay_base::{PoolIndex, RankIndex};
 use forebay_index::ModelRoots;
 use forebay_text::Vocabulary;
@@ -32,8 +31,6 @@ pub struct Model {
     /// of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
     pub kind: ModelKind,
-    /// Verdicts about predicted cache hits; `None`: all hold.
-    pub trust: Option<Arc<ModelTrust>>,
 }
 
 /// Kind of a model name.

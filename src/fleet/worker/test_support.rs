@@ -22,7 +22,6 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         roots: ModelRoots::new(KeySeed(1), name),
         text: None,
         kind: ModelKind::Base,
-        trust: None,
     }
 }
 
