@@ -77,7 +77,11 @@ fn turn(replica: &mut Replica, other: &mut Replica, now: NanosSinceStart) {
         places: Local { max: PLACES_MAX, held: 1, want: 2 },
         kv: Local { max: KV_MAX, held: 100, want: 300 },
         prefill: 64,
-        kv_in_use: Some(KvInUse { used_tokens: 30, at: now, counts_until: NanosSinceStart(u64::MAX) }),
+        kv_in_use: Some(KvInUse {
+            used_tokens: 30,
+            at: now,
+            counts_until: NanosSinceStart(u64::MAX),
+        }),
     };
     let (_, said) = replica.turn(&[local, local], &[], now);
     tell(other, said, now);

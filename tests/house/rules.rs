@@ -32,7 +32,7 @@ const ATOMICS: &[&str] = &[
     "net/drivers/provided.rs",
     "index/table/",
     "fleet/worker/load.rs",
-    "fleet/worker/breaker.rs",
+    "fleet/worker/breaker/mod.rs",
     "fleet/worker/ejection.rs",
     "fleet/worker/prompt_counts.rs",
     "fleet/worker/queue_cell.rs",
@@ -46,7 +46,7 @@ const ATOMICS: &[&str] = &[
     "fleet/account/rows.rs",
     "fleet/tenant/board.rs",
     "identity/per_address.rs",
-    "keys/token.rs",
+    "keys/token/mod.rs",
     "base/invariant.rs",
     "log.rs",
 ];

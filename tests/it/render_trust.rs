@@ -217,10 +217,11 @@ fn claims_shrink_where_engines_find_less() {
     let fleet = RoutedFleet::new(1, dir.path(), "");
     let mut client = Client::connect(fleet.router.listen);
     let user = json!({ "role": "user", "content": words("one and the same").repeat(2) });
-    let plain = ask(&mut client, &[user.clone()]);
+    let plain = ask(&mut client, std::slice::from_ref(&user));
     until("the events are here", || {
         std::thread::sleep(THINKING);
-        ask(&mut client, &[user.clone()]).overlap_tokens >= Some(plain.prompt_tokens - 32)
+        ask(&mut client, std::slice::from_ref(&user)).overlap_tokens
+            >= Some(plain.prompt_tokens - 32)
     });
     let mut number = 0;
     let mut with_system = || {
@@ -235,6 +236,6 @@ fn claims_shrink_where_engines_find_less() {
     assert_eq!(fleet.router.logged(LESS), 1, "{}", fleet.router.log());
     let off = "forebay_predictions_off{model=\"m\",shape=\"chat_system\",found=\"less\"}";
     assert_eq!(fleet.metric(off), 1.0);
-    let plain_again = ask(&mut client, &[user.clone()]);
+    let plain_again = ask(&mut client, std::slice::from_ref(&user));
     assert!(plain_again.overlap_tokens >= Some(100), "{plain_again:?}: another shape");
 }
