@@ -34,6 +34,7 @@ pub struct PromptOverlaps {
     /// Overlaps of ranks with events by the prompts that went there, while a verdict about the
     /// model needs these guesses ([`GuessUse`]).
     beside: Overlaps,
+    /// Working memory.
     scratch: GuessScratch,
     /// Number of the walk that found these overlaps.
     walk_number: u64,

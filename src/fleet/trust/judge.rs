@@ -173,8 +173,8 @@ impl ShapeJudge {
         signs >= SIGNS_MIN && signs.saturating_mul(ANSWERS_PER_SIGN) >= others
     }
 
-    /// Groups with guesses that count now: groups with signs of their own, and all groups once enough
-    /// signs come from other groups than the first.
+    /// Groups with guesses that count now: groups with signs of their own, and all groups once
+    /// enough signs come from other groups than the first.
     fn next_groups(&self, group_count: usize) -> u8 {
         let signs = |group: &TrustTally| group.get(TrustCount::GuessRight);
         let most = self.groups.iter().map(signs).max().unwrap_or(0);

@@ -42,7 +42,7 @@ impl RequestShape {
         Self::TokenIds,
     ];
 
-    /// Position in [`RequestShape::ALL`].
+    /// Position of the shape in [`RequestShape::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize

@@ -63,7 +63,7 @@ impl TrustTally {
         self.0.get(count as usize).copied().unwrap_or(0)
     }
 
-    /// Sets a count.
+    /// Sets a count to a value.
     pub fn set(&mut self, count: TrustCount, value: u64) {
         if let Some(place) = self.0.get_mut(count as usize) {
             *place = value;
