@@ -6,16 +6,21 @@
 //! template as the engine does. [`ChatTemplate::render_plain`] joins plain messages with literals
 //! that `plan` has learnt from the template and checked against it; it declines other messages.
 
+mod anthropic;
 mod date;
+mod encoder;
 mod environment;
 mod error;
+mod harmony;
 mod json;
 mod layers;
 mod load;
 mod message;
 mod methods;
+mod mistral;
 mod plan;
 mod python;
+mod python_json;
 mod renderer;
 mod rules;
 mod shape;
@@ -25,12 +30,14 @@ mod template;
 mod values;
 
 pub use date::utc_now;
+pub use encoder::{ChatApi, ChatEncoder};
 pub use error::{RenderError, TemplateError};
 pub use layers::has_layers_that_forget;
 pub use load::{
     LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
     load_model_text_for,
 };
+pub use mistral::{MistralEncoder, MistralVersion};
 pub use message::{ChatRole, MessageSpan};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
