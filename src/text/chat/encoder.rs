@@ -27,18 +27,37 @@ pub enum ChatEncoder {
     Harmony,
     /// `mistral_common`, for Mistral's models with `tekken.json`.
     Mistral(MistralEncoder),
+    /// An encoder whose text is not known. Chats are matched by guesses only.
+    Unknown,
 }
 
 /// Format of the date in Harmony's system message.
 const HARMONY_DATE: &str = "%Y-%m-%d";
 
 impl ChatEncoder {
+    /// A name for the log.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Harmony => "Harmony encoder",
+            Self::Mistral(_) => "mistral_common encoder",
+            Self::Unknown => "an unknown encoder (chats go by guesses)",
+        }
+    }
+
+    /// False if chats are matched by guesses only.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        *self != Self::Unknown
+    }
+
     /// Appends the prompt of plain messages; otherwise returns false and appends nothing. Does not
     /// allocate, except where `out` must grow.
     pub fn render_plain(&self, messages: &[MessageSpan], body: &[u8], out: &mut Vec<u8>) -> bool {
         match self {
             Self::Harmony => harmony::write_plain(messages, body, &utc_now(HARMONY_DATE), out),
             Self::Mistral(encoder) => mistral::write_plain(encoder, messages, body, out),
+            Self::Unknown => false,
         }
     }
 
@@ -63,6 +82,7 @@ impl ChatEncoder {
                 Err(RenderError::Unsupported("responses of a model of Mistral's"))
             }
             Self::Mistral(encoder) => mistral::write_body(encoder, &body, out),
+            Self::Unknown => Err(RenderError::Unsupported("the encoder is not known")),
         };
         if written.is_err() {
             out.truncate(start);

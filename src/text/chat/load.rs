@@ -2,7 +2,9 @@
 //! Face hub. Reads files: for the control plane at start and when a model appears, never for a
 //! shard.
 
+use super::encoder::ChatEncoder;
 use super::error::TemplateError;
+use super::{harmony, mistral};
 use super::rules::EngineRules;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
@@ -17,6 +19,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct ModelTextParts {
     pub vocabulary: Vocabulary,
+    /// The encoder that the engine uses instead of the template.
+    pub chat_encoder: Option<ChatEncoder>,
     /// `None` for a model without a usable chat template.
     pub chat_template: Option<ChatTemplate>,
     /// Why the chat template cannot be used. Prompts of text and token ids still work.
@@ -71,12 +75,15 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
         Some(prefix) => vocabulary.with_completion_prefix(prefix.as_bytes()),
         None => vocabulary,
     };
-    let compiled = find_template(dir, &config)?.map(|found| compile(found, &special, rules));
+    let found = find_template(dir, &config)?;
+    let source = found.as_ref().map(|found| found.sources.default.as_str());
+    let chat_encoder = find_encoder(dir, source, rules);
+    let compiled = found.map(|found| compile(found, &special, rules));
     let (chat_template, template_error) = match compiled.transpose() {
         Ok(chat_template) => (chat_template, None),
         Err(error) => (None, Some(error)),
     };
-    Ok(ModelTextParts { vocabulary, chat_template, template_error })
+    Ok(ModelTextParts { vocabulary, chat_encoder, chat_template, template_error })
 }
 
 /// The placeholder token of images, and the marker tokens around images, from the model's
@@ -89,6 +96,23 @@ pub fn find_image_tokens(dir: &Path) -> Option<(u32, Vec<u32>)> {
     let image = id("image_token_id").or_else(|| id("image_token_index"))?;
     let marks = ["vision_start_token_id", "vision_end_token_id"].into_iter().filter_map(id);
     Some((image, marks.collect()))
+}
+
+/// The encoder that an engine uses for a directory. Unreadable files count as absent.
+fn find_encoder(dir: &Path, template: Option<&str>, rules: EngineRules) -> Option<ChatEncoder> {
+    // SGLang renders the template for each model.
+    if rules != EngineRules::Vllm {
+        return None;
+    }
+    let config = read_object(&dir.join("config.json")).unwrap_or_default();
+    if harmony::is_model(&config, template) {
+        return Some(ChatEncoder::Harmony);
+    }
+    let entries = fs::read_dir(dir).ok()?.filter_map(Result::ok);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names: Vec<String> = names.take(DIR_ENTRIES_MAX).collect();
+    let found = mistral::find_encoder(&names, |name| read_optional(&dir.join(name)).ok().flatten())?;
+    Some(found.map_or(ChatEncoder::Unknown, ChatEncoder::Mistral))
 }
 
 fn compile(
@@ -171,6 +195,9 @@ fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> Spec
     }
     special
 }
+
+/// Files of a model directory that are looked at.
+const DIR_ENTRIES_MAX: usize = 4_096;
 
 /// Classes for which SGLang uses `add_bos_token` of the configuration, true when absent, as
 /// transformers 4 did. Transformers 5, which vLLM 0.33 uses, ignores it and uses the post-processor

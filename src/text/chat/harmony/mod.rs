@@ -9,7 +9,6 @@ mod turn;
 
 use super::error::RenderError;
 use super::message::{ChatRole, MessageSpan};
-use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_json::unescape_into;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -20,7 +19,17 @@ const DEFAULT_EFFORT: &str = "medium";
 /// Efforts that the encoder takes.
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 /// Name of the model in `config.json`.
-pub(super) const MODEL_TYPE: &str = "gpt_oss";
+const MODEL_TYPE: &str = "gpt_oss";
+/// Texts of the template that gpt-oss comes with.
+const TEMPLATE_TEXTS: [&str; 2] = ["<|start|>", "<|channel|>analysis<|message|>"];
+
+/// Is it gpt-oss, by its `config.json`, or by its template where that has no type?
+pub(super) fn is_model(config: &Map<String, Value>, template: Option<&str>) -> bool {
+    match config.get("model_type").and_then(Value::as_str) {
+        Some(model_type) => model_type == MODEL_TYPE,
+        None => template.is_some_and(|text| TEMPLATE_TEXTS.iter().all(|mark| text.contains(mark))),
+    }
+}
 
 /// Appends the prompt of plain messages; false, with nothing appended, where the APIs differ: for
 /// answers and system messages without text.
@@ -85,11 +94,11 @@ impl Dialog<'_> {
         turn::write_system(date, self.effort, has_tools, out);
         let instructions = self.instructions.as_deref();
         if has_tools || instructions.is_some_and(|text| !text.is_empty()) {
-            let mut tools = String::new();
+            let mut tools = schema::SchemaText::default();
             if has_tools {
                 schema::write_tools(&self.tools, &mut tools)?;
             }
-            turn::write_developer(instructions, &tools, out);
+            turn::write_developer(instructions, tools.as_str(), out);
         }
         turn::write_turns(&self.turns, out);
         Ok(())
@@ -133,18 +142,6 @@ fn header_name(name: Option<&Value>) -> Result<&str, RenderError> {
 
 fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// Keeps a text within the bytes that are matched: the indent of nested schemas multiplies them.
-trait TextLimit {
-    fn check_length(&self) -> Result<(), RenderError>;
-}
-
-impl TextLimit for String {
-    fn check_length(&self) -> Result<(), RenderError> {
-        let is_short = self.len() <= PROMPT_BYTES_MATCHED_MAX;
-        is_short.then_some(()).ok_or(RenderError::Unsupported("the schemas of tools are too long"))
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Types of a tool's parameters, in the notation of TypeScript that Harmony uses for JSON Schema.
 
-use super::TextLimit;
 use crate::chat::error::RenderError;
+use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use serde_json::{Map, Value};
 
 /// Spaces that a variant of `oneOf` is indented by.
@@ -9,11 +9,50 @@ const VARIANT_INDENT: usize = 3;
 /// Spaces that the type of a property is indented by.
 const PROPERTY_INDENT: usize = 4;
 
+/// The text of tools.
+#[derive(Default)]
+pub(super) struct SchemaText {
+    text: String,
+    /// Start of the last `null` that was looked for and found.
+    null_at: Option<usize>,
+}
+
+impl SchemaText {
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn push_str(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    fn push(&mut self, character: char) {
+        self.text.push(character);
+    }
+
+    /// Is there a `null` behind `start`? Looks at each byte once, because the caller writes a
+    /// `null` where there is none.
+    fn has_null(&mut self, start: usize) -> bool {
+        if self.null_at.is_none_or(|at| at < start) {
+            let written = self.text.get(start..).unwrap_or_default();
+            self.null_at = written.rfind("null").map(|at| start + at);
+        }
+        self.null_at.is_some_and(|at| at >= start)
+    }
+
+    /// Ends texts that are longer than what is matched: the indent of nested schemas multiplies
+    /// them.
+    fn check_length(&self) -> Result<(), RenderError> {
+        let is_short = self.text.len() <= PROMPT_BYTES_MATCHED_MAX;
+        is_short.then_some(()).ok_or(RenderError::Unsupported("the schemas of tools are too long"))
+    }
+}
+
 /// Writes the type of a schema. `indent`: spaces before the lines of the type.
 pub(super) fn write_type(
     schema: &Value,
     indent: usize,
-    out: &mut String,
+    out: &mut SchemaText,
 ) -> Result<(), RenderError> {
     out.check_length()?;
     if let Some(variants) = schema.get("oneOf").and_then(Value::as_array) {
@@ -48,7 +87,7 @@ fn type_name(name: &str) -> &str {
 
 fn write_joined<'a>(
     names: impl Iterator<Item = &'a str>,
-    out: &mut String,
+    out: &mut SchemaText,
 ) -> Result<(), RenderError> {
     for (index, name) in names.enumerate() {
         out.push_str(if index == 0 { "" } else { " | " });
@@ -57,7 +96,7 @@ fn write_joined<'a>(
     out.check_length()
 }
 
-fn write_string_type(schema: &Value, out: &mut String) -> Result<(), RenderError> {
+fn write_string_type(schema: &Value, out: &mut SchemaText) -> Result<(), RenderError> {
     let values = schema.get("enum").and_then(Value::as_array);
     let mut texts = values.into_iter().flatten().filter_map(Value::as_str).peekable();
     if texts.peek().is_none() {
@@ -71,7 +110,7 @@ fn write_string_type(schema: &Value, out: &mut String) -> Result<(), RenderError
     out.check_length()
 }
 
-fn write_object(schema: &Value, indent: usize, out: &mut String) -> Result<(), RenderError> {
+fn write_object(schema: &Value, indent: usize, out: &mut SchemaText) -> Result<(), RenderError> {
     if let Some(description) = text_of(schema, "description") {
         write_comment(description, indent, out)?;
     }
@@ -119,7 +158,7 @@ fn write_object(schema: &Value, indent: usize, out: &mut String) -> Result<(), R
 fn write_property_head(
     property: &Value,
     indent: usize,
-    out: &mut String,
+    out: &mut SchemaText,
 ) -> Result<(), RenderError> {
     if let Some(title) = text_of(property, "title") {
         write_comment(title, indent, out)?;
@@ -150,7 +189,7 @@ fn write_choice_comments(
     property: &Value,
     variants: &[Value],
     indent: usize,
-    out: &mut String,
+    out: &mut SchemaText,
 ) -> Result<(), RenderError> {
     if let Some(description) = description_above(property, variants) {
         write_comment(description, indent, out)?;
@@ -174,7 +213,7 @@ fn write_choices(
     property: &Value,
     variants: &[Value],
     indent: usize,
-    out: &mut String,
+    out: &mut SchemaText,
 ) -> Result<(), RenderError> {
     let own = text_of(property, "description");
     let is_above = description_above(property, variants).is_some();
@@ -194,7 +233,7 @@ fn write_choices(
 }
 
 /// The variants of a schema that is not a property.
-fn write_variants(variants: &[Value], indent: usize, out: &mut String) -> Result<(), RenderError> {
+fn write_variants(variants: &[Value], indent: usize, out: &mut SchemaText) -> Result<(), RenderError> {
     for variant in variants {
         out.push('\n');
         write_indent(indent, out);
@@ -206,12 +245,13 @@ fn write_variants(variants: &[Value], indent: usize, out: &mut String) -> Result
 }
 
 /// A type, with `null` where the schema is `nullable` and the type does not name it.
-fn write_nullable(schema: &Value, indent: usize, out: &mut String) -> Result<(), RenderError> {
-    let start = out.len();
+fn write_nullable(schema: &Value, indent: usize, out: &mut SchemaText) -> Result<(), RenderError> {
+    let start = out.text.len();
     write_type(schema, indent, out)?;
     let is_nullable = schema.get("nullable").and_then(Value::as_bool) == Some(true);
-    if is_nullable && !out.get(start..).is_some_and(|written| written.contains("null")) {
+    if is_nullable && !out.has_null(start) {
         out.push_str(" | null");
+        out.null_at = out.text.len().checked_sub("null".len());
     }
     Ok(())
 }
@@ -221,7 +261,7 @@ fn write_trailing(
     variant: &Value,
     description: Option<&str>,
     quotes_enums: bool,
-    out: &mut String,
+    out: &mut SchemaText,
 ) {
     let default = variant.get("default");
     if description.is_none() && default.is_none() {
@@ -237,7 +277,7 @@ fn write_trailing(
 
 /// `default: ` and the value. Texts of enumerations stand without quotes, except where
 /// `quotes_enums` is set; other texts are quoted, but not escaped.
-fn write_default(schema: &Value, default: &Value, quotes_enums: bool, out: &mut String) {
+fn write_default(schema: &Value, default: &Value, quotes_enums: bool, out: &mut SchemaText) {
     out.push_str("default: ");
     let values = schema.get("enum").and_then(Value::as_array);
     let is_enum = values.is_some_and(|values| !values.is_empty());
@@ -252,7 +292,7 @@ fn write_default(schema: &Value, default: &Value, quotes_enums: bool, out: &mut 
     }
 }
 
-fn write_comment(text: &str, indent: usize, out: &mut String) -> Result<(), RenderError> {
+fn write_comment(text: &str, indent: usize, out: &mut SchemaText) -> Result<(), RenderError> {
     write_indent(indent, out);
     out.push_str("// ");
     out.push_str(text);
@@ -260,8 +300,8 @@ fn write_comment(text: &str, indent: usize, out: &mut String) -> Result<(), Rend
     out.check_length()
 }
 
-fn write_indent(indent: usize, out: &mut String) {
-    out.extend(std::iter::repeat_n(' ', indent));
+fn write_indent(indent: usize, out: &mut SchemaText) {
+    out.text.extend(std::iter::repeat_n(' ', indent));
 }
 
 fn text_of<'a>(schema: &'a Value, key: &str) -> Option<&'a str> {
@@ -269,7 +309,7 @@ fn text_of<'a>(schema: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// Writes the section of tools, from its heading on.
-pub(super) fn write_tools(tools: &[Tool<'_>], out: &mut String) -> Result<(), RenderError> {
+pub(super) fn write_tools(tools: &[Tool<'_>], out: &mut SchemaText) -> Result<(), RenderError> {
     out.push_str("# Tools\n\n## functions\n\nnamespace functions {\n\n");
     for tool in tools {
         for line in tool.description.lines() {

@@ -21,6 +21,34 @@ use write::Frame;
 /// Members with which the engine refuses a request.
 const REFUSED_KEYS: [&str; 2] = ["chat_template", "chat_template_kwargs"];
 
+/// Names of the files that hold the tokenizer.
+const TEKKEN: &str = "tekken.json";
+const OLDER_TOKENIZER: &str = "tokenizer.model.v";
+/// Start and end of the names of weights in Mistral's own form, and in any form.
+const OWN_WEIGHTS: [&str; 2] = ["consolidated", ".safetensors"];
+const WEIGHTS: &str = ".safetensors";
+
+/// The encoder that vLLM uses for a directory with these files, and `None` where it uses the
+/// template. `Some(None)`: an encoder of a version that is not known.
+///
+/// A directory without any weights is a copy of the tokenizer's files. The engine's has weights in
+/// Mistral's own form then, as all of Mistral's repositories with these files.
+pub(super) fn find_encoder(
+    names: &[String],
+    read: impl FnOnce(&str) -> Option<String>,
+) -> Option<Option<MistralEncoder>> {
+    let [start, end] = OWN_WEIGHTS;
+    let is_own = |name: &String| name.starts_with(start) && name.ends_with(end);
+    let has_others = || names.iter().any(|name| name.ends_with(WEIGHTS));
+    if !names.iter().any(is_own) && has_others() {
+        return None;
+    }
+    if names.iter().any(|name| name == TEKKEN) {
+        return Some(read(TEKKEN).as_deref().and_then(MistralEncoder::from_tekken));
+    }
+    names.iter().any(|name| name.starts_with(OLDER_TOKENIZER)).then_some(None)
+}
+
 /// Appends the prompt of plain messages; false, with nothing appended, where the engine refuses
 /// them.
 pub(super) fn write_plain(

@@ -1,7 +1,8 @@
 //! Versions of Mistral's tokenizer, which differ in the form of a prompt.
 
 use crate::chat::error::RenderError;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::Value;
 
 /// Version in `tekken.json`. Older tokenizers have no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +32,36 @@ impl MistralVersion {
     }
 }
 
+/// The members of `tekken.json` that matter here. The vocabulary is skipped.
+#[derive(Deserialize)]
+struct TekkenFile {
+    config: TekkenConfig,
+    special_tokens: Option<Vec<SpecialToken>>,
+    model_settings_builder: Option<SettingsBuilder>,
+}
+
+#[derive(Deserialize)]
+struct TekkenConfig {
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct SpecialToken {
+    token_str: String,
+}
+
+/// Settings of a model that stand in its prompts.
+#[derive(Deserialize)]
+struct SettingsBuilder {
+    reasoning_effort: Option<EffortSetting>,
+}
+
+#[derive(Deserialize)]
+struct EffortSetting {
+    default: String,
+    values: Vec<String>,
+}
+
 /// Encoder of a model of Mistral's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MistralEncoder {
@@ -44,23 +75,18 @@ pub struct MistralEncoder {
 impl MistralEncoder {
     /// Reads what counts of a `tekken.json`; `None` for versions that are not known.
     #[must_use]
-    pub fn from_tekken(file: &Map<String, Value>) -> Option<Self> {
-        let version = file.get("config")?.get("version")?.as_str()?;
-        let version = MistralVersion::named(version)?;
-        let tokens = file.get("special_tokens").and_then(Value::as_array);
-        let token = |token: &'_ Value| token.get("token_str").and_then(Value::as_str).map(str::to_owned);
-        let tokens: Vec<String> = tokens.into_iter().flatten().filter_map(token).collect();
-        let has = |token: &str| tokens.iter().any(|known| known == token);
+    pub fn from_tekken(text: &str) -> Option<Self> {
+        let file: TekkenFile = serde_json::from_str(text).ok()?;
+        let version = MistralVersion::named(&file.config.version)?;
+        let tokens = file.special_tokens.unwrap_or_default();
+        let has = |wanted: &str| tokens.iter().any(|token| token.token_str == wanted);
         let has_think_tokens = has("[THINK]") && has("[/THINK]");
-        let builder = file.get("model_settings_builder").filter(|builder| !builder.is_null());
         let mut efforts = Vec::new();
-        if version == MistralVersion::V15 {
-            let effort = builder?.get("reasoning_effort").filter(|effort| !effort.is_null());
-            if let Some(effort) = effort {
-                efforts.push(effort.get("default")?.as_str()?.to_owned());
-                let values = effort.get("values")?.as_array()?.iter();
-                efforts.extend(values.filter_map(Value::as_str).map(str::to_owned));
-            }
+        if version == MistralVersion::V15
+            && let Some(effort) = file.model_settings_builder?.reasoning_effort
+        {
+            efforts.push(effort.default);
+            efforts.extend(effort.values);
         }
         Some(Self { version, has_think_tokens, efforts })
     }
