@@ -77,7 +77,9 @@ impl ChatEncoder {
             anthropic::to_chat(&mut body)?;
         }
         let written = match self {
-            Self::Harmony => harmony::write_body(api == ChatApi::Responses, &body, &utc_now(HARMONY_DATE), out),
+            Self::Harmony => {
+                harmony::write_body(api == ChatApi::Responses, &body, &utc_now(HARMONY_DATE), out)
+            }
             Self::Mistral(_) if api == ChatApi::Responses => {
                 Err(RenderError::Unsupported("responses of a model of Mistral's"))
             }

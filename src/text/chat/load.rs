@@ -4,10 +4,10 @@
 
 use super::encoder::ChatEncoder;
 use super::error::TemplateError;
-use super::{harmony, mistral};
 use super::rules::EngineRules;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
+use super::{harmony, mistral};
 use crate::{Vocabulary, VocabularyError};
 use forebay_base::limits::{MODEL_FILE_BYTES_MAX, REVISION_BYTES_MAX};
 use forebay_base::read_file;
@@ -111,7 +111,8 @@ fn find_encoder(dir: &Path, template: Option<&str>, rules: EngineRules) -> Optio
     let entries = fs::read_dir(dir).ok()?.filter_map(Result::ok);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let names: Vec<String> = names.take(DIR_ENTRIES_MAX).collect();
-    let found = mistral::find_encoder(&names, |name| read_optional(&dir.join(name)).ok().flatten())?;
+    let found =
+        mistral::find_encoder(&names, |name| read_optional(&dir.join(name)).ok().flatten())?;
     Some(found.map_or(ChatEncoder::Unknown, ChatEncoder::Mistral))
 }
 
@@ -280,7 +281,7 @@ fn templates_of(object: &Map<String, Value>) -> Option<TemplateTexts> {
 #[cfg(test)]
 mod tests {
     use super::{LoadError, find_model_dir_in, load_model_text, load_model_text_for};
-    use crate::chat::EngineRules;
+    use crate::chat::{ChatEncoder, EngineRules};
     use serde_json::{Value, json};
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -307,6 +308,40 @@ mod tests {
         let parts = load_model_text(Path::new(OWN)).unwrap();
         assert!(parts.chat_template.unwrap().has_plan());
         assert!(parts.vocabulary.token_count() > 2_000);
+    }
+
+    #[test]
+    fn encoders_go_before_templates_where_vllm_uses_them() {
+        let tekken = r#"{"config":{"version":"v3"},"vocab":[{"rank":0}]}"#;
+        let newer = r#"{"config":{"version":"v99"}}"#;
+        let gpt_oss = r#"{"model_type":"gpt_oss"}"#;
+        let mistral = "mistral_common encoder";
+        for (files, wanted) in [
+            (&[("config.json", gpt_oss)][..], Some("Harmony encoder")),
+            (&[("config.json", r#"{"model_type":"llama"}"#)], None),
+            (&[("tekken.json", tekken)], Some(mistral)),
+            (&[("tekken.json", tekken), ("consolidated.safetensors", "")], Some(mistral)),
+            (&[("tekken.json", tekken), ("model.safetensors", "")], None),
+            (&[("tokenizer.model.v7", ""), ("consolidated-1.safetensors", "")], Some("unknown")),
+            (&[("tekken.json", newer)], Some("unknown")),
+            (&[("tekken.json", "{")], Some("unknown")),
+        ] {
+            let dir = model(&json!({ "chat_template": "T" }));
+            for (name, text) in files {
+                fs::write(dir.path().join(name), text).unwrap();
+            }
+            let found = load_model_text(dir.path()).unwrap();
+            assert!(found.chat_template.is_some());
+            let name = found.chat_encoder.as_ref().map(ChatEncoder::name);
+            let same = name.is_some_and(|name| wanted.is_some_and(|wanted| name.contains(wanted)));
+            assert!(same || name == wanted, "{files:?}: {name:?}");
+            let by_sglang = load_model_text_for(dir.path(), EngineRules::Sglang).unwrap();
+            assert_eq!(by_sglang.chat_encoder, None, "{files:?}");
+        }
+        let marks = "<|start|>{{ x }}<|channel|>analysis<|message|>";
+        let dir = model(&json!({ "chat_template": marks }));
+        let found = load_model_text(dir.path()).unwrap().chat_encoder;
+        assert_eq!(found, Some(ChatEncoder::Harmony), "by its template");
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub use load::{
     LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
     load_model_text_for,
 };
-pub use mistral::{MistralEncoder, MistralVersion};
 pub use message::{ChatRole, MessageSpan};
+pub use mistral::{MistralEncoder, MistralVersion};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

@@ -88,18 +88,14 @@ fn add_message<'a>(
 }
 
 /// Reasoning, calls, and the answer itself.
-fn add_answer<'a>(
-    message: &'a Value,
-    turns: &mut Vec<Turn<'a>>,
-) -> Result<(), RenderError> {
+fn add_answer<'a>(message: &'a Value, turns: &mut Vec<Turn<'a>>) -> Result<(), RenderError> {
     let set = |key: &str| message.get(key).filter(|value| !value.is_null());
     let reasoning = match set("reasoning").or_else(|| set("reasoning_content")) {
         None => "",
         Some(Value::String(text)) => text,
         Some(_) => return Err(RenderError::Unsupported("reasoning is no text")),
     };
-    let reasoning =
-        (!reasoning.is_empty()).then(|| Turn::new(Speaker::Analysis, reasoning));
+    let reasoning = (!reasoning.is_empty()).then(|| Turn::new(Speaker::Analysis, reasoning));
     let content = message.get("content");
     let calls = list(message.get("tool_calls"));
     if calls.is_empty() {

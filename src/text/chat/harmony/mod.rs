@@ -53,7 +53,11 @@ pub(super) fn write_plain(
             Some([]) if is_empty_preamble => continue,
             Some(raw) if !raw.is_empty() || speaker == Speaker::User => {
                 turn::write_header(speaker, out);
-                if message.escaped { unescape_into(raw, out) } else { out.extend_from_slice(raw) }
+                if message.escaped {
+                    unescape_into(raw, out)
+                } else {
+                    out.extend_from_slice(raw)
+                }
                 turn::write_end(speaker, out);
             }
             _ => {

@@ -233,7 +233,11 @@ fn write_choices(
 }
 
 /// The variants of a schema that is not a property.
-fn write_variants(variants: &[Value], indent: usize, out: &mut SchemaText) -> Result<(), RenderError> {
+fn write_variants(
+    variants: &[Value],
+    indent: usize,
+    out: &mut SchemaText,
+) -> Result<(), RenderError> {
     for variant in variants {
         out.push('\n');
         write_indent(indent, out);

@@ -76,11 +76,9 @@ pub(super) fn write_header(speaker: Speaker<'_>, out: &mut Vec<u8>) {
             name,
             "<|channel|>commentary json<|message|>",
         ]),
-        Speaker::Tool(name) => write(&[
-            "<|start|>functions.",
-            name,
-            "<|channel|>commentary to=assistant<|message|>",
-        ]),
+        Speaker::Tool(name) => {
+            write(&["<|start|>functions.", name, "<|channel|>commentary to=assistant<|message|>"])
+        }
     }
 }
 

@@ -107,10 +107,7 @@ fn chunk(part: &Value) -> Option<Chunk<'_>> {
     }
 }
 
-fn add_reasoning<'a>(
-    message: &'a Value,
-    content: &mut Content<'a>,
-) -> Result<(), RenderError> {
+fn add_reasoning<'a>(message: &'a Value, content: &mut Content<'a>) -> Result<(), RenderError> {
     let set = |key: &str| message.get(key).filter(|value| !value.is_null());
     let Some(reasoning) = set("reasoning").or_else(|| set("reasoning_content")) else {
         return Ok(());

@@ -25,8 +25,7 @@ pub(super) fn write(
     let messages = &gathered.messages;
     let is_user = |message: &Message<'_>| message.role == Role::User;
     let last_user = messages.iter().rposition(is_user);
-    let framed_user =
-        if version >= V13 { messages.iter().position(is_user) } else { last_user };
+    let framed_user = if version >= V13 { messages.iter().position(is_user) } else { last_user };
     out.extend_from_slice(b"<s>");
     for (index, message) in messages.iter().enumerate() {
         let mut text = String::new();
