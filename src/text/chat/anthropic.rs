@@ -9,13 +9,9 @@ use serde_json::{Map, Value};
 /// Converts a body of `/v1/messages` to that of a chat, as vLLM does.
 ///
 /// # Errors
-/// [`RenderError::Unsupported`] for numbers that the engine prints with other digits, and for
-/// thinking without a text.
+/// [`RenderError::Unsupported`] for numbers that the engine prints with other digits.
 pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> {
     if let Some(Value::Array(messages)) = body.get_mut("messages") {
-        if messages.iter().any(thinks_nothing) {
-            return Err(RenderError::Unsupported("thinking without a text"));
-        }
         messages.retain_mut(keep_texts);
     }
     from_anthropic(body);
@@ -36,11 +32,16 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
     Ok(())
 }
 
-/// Encoders differ in what they write for thinking without a text.
-fn thinks_nothing(message: &Value) -> bool {
-    let blocks = message.get("content").and_then(Value::as_array);
-    let is_nothing = |block: &Value| block.get("thinking").is_some_and(|thinking| thinking == "");
-    blocks.is_some_and(|blocks| blocks.iter().any(is_nothing))
+/// Is there thinking without a text? What the conversion to a chat loses.
+pub(super) fn thinks_nothing(body: &Map<String, Value>) -> bool {
+    let messages = body.get("messages").and_then(Value::as_array);
+    let blocks = |message: &'_ Value| -> bool {
+        let blocks = message.get("content").and_then(Value::as_array);
+        let is_nothing =
+            |block: &Value| block.get("thinking").is_some_and(|thinking| thinking == "");
+        blocks.is_some_and(|blocks| blocks.iter().any(is_nothing))
+    };
+    messages.is_some_and(|messages| messages.iter().any(blocks))
 }
 
 /// Removes blocks without text; false for a message that the engine leaves out then.

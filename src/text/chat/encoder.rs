@@ -74,6 +74,9 @@ impl ChatEncoder {
         let start = out.len();
         let mut body = parse(body)?;
         if api == ChatApi::Messages {
+            if matches!(self, Self::Mistral(_)) && anthropic::thinks_nothing(&body) {
+                return Err(RenderError::Unsupported("thinking without a text"));
+            }
             anthropic::to_chat(&mut body)?;
         }
         let written = match self {

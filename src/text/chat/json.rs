@@ -64,7 +64,7 @@ impl Style {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => write_number(value, out),
             ValueKind::String => {
-                write_string(value.as_str().unwrap_or_default(), self.ensure_ascii, out)
+                write_string(value.as_str().unwrap_or_default(), self.ensure_ascii, out);
             }
             ValueKind::Map => return self.write_map(value, depth, out),
             ValueKind::Seq | ValueKind::Iterable => return self.write_list(value, depth, out),

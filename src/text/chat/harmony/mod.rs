@@ -54,9 +54,9 @@ pub(super) fn write_plain(
             Some(raw) if !raw.is_empty() || speaker == Speaker::User => {
                 turn::write_header(speaker, out);
                 if message.escaped {
-                    unescape_into(raw, out)
+                    unescape_into(raw, out);
                 } else {
-                    out.extend_from_slice(raw)
+                    out.extend_from_slice(raw);
                 }
                 turn::write_end(speaker, out);
             }

@@ -17,7 +17,7 @@ pub(super) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), RenderError> {
     let set = |key: &&str| body.get(*key).is_some_and(|value| !value.is_null());
-    if CHANGES_INPUT.iter().any(|key| set(&key)) {
+    if CHANGES_INPUT.iter().any(set) {
         return Err(RenderError::Unsupported("the engine keeps a part of the conversation"));
     }
     let given = body.get("instructions").filter(|value| !value.is_null());

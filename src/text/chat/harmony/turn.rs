@@ -77,7 +77,7 @@ pub(super) fn write_header(speaker: Speaker<'_>, out: &mut Vec<u8>) {
             "<|channel|>commentary json<|message|>",
         ]),
         Speaker::Tool(name) => {
-            write(&["<|start|>functions.", name, "<|channel|>commentary to=assistant<|message|>"])
+            write(&["<|start|>functions.", name, "<|channel|>commentary to=assistant<|message|>"]);
         }
     }
 }

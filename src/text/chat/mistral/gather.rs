@@ -4,6 +4,7 @@ use super::message::{Chunk, Content, Message, Role};
 use super::{MistralVersion, NO_CONTENT};
 use crate::chat::error::RenderError;
 use std::borrow::Cow;
+use std::slice;
 
 /// Text between messages that become a single message.
 const JOINT: &str = "\n\n";
@@ -29,12 +30,13 @@ pub(super) fn gather<'a>(
         let Some(first) = group.first() else { continue };
         match first.role {
             Role::System if keeps_systems => {
-                gathered.extend(group.iter().map(|message| joined(version, &[message.clone()])));
+                gathered
+                    .extend(group.iter().map(|message| joined(version, slice::from_ref(message))));
             }
             Role::System => {
                 let said = group.iter().filter(|message| !message.content.is_none());
                 for message in said {
-                    systems.push(text_of(joined(version, &[message.clone()]).content)?);
+                    systems.push(text_of(joined(version, slice::from_ref(message)).content)?);
                 }
             }
             Role::User => gathered.push(joined(version, group)),
@@ -44,7 +46,7 @@ pub(super) fn gather<'a>(
                 gathered.push(joined);
             }
             Role::Tool => {
-                let results = group.iter().map(|message| joined(version, &[message.clone()]));
+                let results = group.iter().map(|message| joined(version, slice::from_ref(message)));
                 let mut results: Vec<Message<'a>> = results.collect();
                 if version >= MistralVersion::V11 {
                     let place = |id: &str| call_ids.iter().rposition(|known| *known == id);
