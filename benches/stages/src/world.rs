@@ -53,7 +53,7 @@ pub(crate) fn model_text() -> Arc<ModelText> {
     let template = ChatTemplate::compile(&source, &SpecialTokens::new()).unwrap();
     assert!(template.has_plan(), "the template is not learnt");
     let vocabulary = Arc::new(parts.vocabulary);
-    Arc::new(ModelText { vocabulary, chat_template: Some(template), rules })
+    Arc::new(ModelText { vocabulary, chat_encoder: None, chat_template: Some(template), rules })
 }
 
 pub(crate) fn root() -> BlockKey {

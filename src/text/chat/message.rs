@@ -3,13 +3,15 @@
 use forebay_json::unescape_into;
 use std::ops::Range;
 
-/// API of a body, which decides what its parts mean.
+/// API that a body was sent to. It decides what the parts of a body mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatApi {
-    /// The body of `/v1/chat/completions`.
-    Completions,
-    /// Another API, or an unknown API: the keys of the body decide.
-    ByKeys,
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/messages` (Anthropic).
+    Messages,
+    /// `/v1/responses`.
+    Responses,
 }
 
 /// Author of a plain message.

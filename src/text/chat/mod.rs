@@ -6,17 +6,22 @@
 //! template as the engine does. [`ChatTemplate::render_plain`] joins plain messages with literals
 //! that `plan` has learnt from the template and checked against it; it declines other messages.
 
+mod anthropic;
 mod big_integers;
 mod date;
+mod encoder;
 mod environment;
 mod error;
+mod harmony;
 mod json;
 mod layers;
 mod load;
 mod message;
 mod methods;
+mod mistral;
 mod plan;
 mod python;
+mod python_json;
 mod renderer;
 mod rules;
 mod rust_environment;
@@ -29,6 +34,7 @@ mod template;
 mod values;
 
 pub use date::utc_now;
+pub use encoder::ChatEncoder;
 pub use error::{RenderError, TemplateError};
 pub use layers::has_layers_that_forget;
 pub use load::{
@@ -36,6 +42,7 @@ pub use load::{
     load_model_text_for,
 };
 pub use message::{ChatApi, ChatRole, MessageSpan};
+pub use mistral::{MistralEncoder, MistralVersion};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

@@ -18,7 +18,8 @@ pub(super) fn to_chat(body: &mut Map<String, Value>, api: ChatApi) -> Result<(),
     from_responses(body)
 }
 
-fn from_anthropic(body: &mut Map<String, Value>, api: ChatApi) {
+/// Converts a body of `/v1/messages`.
+pub(in crate::chat) fn from_anthropic(body: &mut Map<String, Value>, api: ChatApi) {
     let system = body.remove("system").map(without_billing);
     let effort = body.get("output_config").and_then(|config| config.get("effort")).cloned();
     let disabled = body.get("thinking").is_some_and(|thinking| kind(thinking) == "disabled");
@@ -63,8 +64,7 @@ fn convert_blocks(message: Value, api: ChatApi, messages: &mut Vec<Value>) {
     let blocks = message.get("content").and_then(Value::as_array);
     let own = ["tool_use", "tool_result", "redacted_thinking", "tool_reference"];
     // In a chat, a part `thinking` is text.
-    let is_own =
-        |kind: &str| own.contains(&kind) || (kind == "thinking" && api != ChatApi::Completions);
+    let is_own = |kind: &str| own.contains(&kind) || (kind == "thinking" && api != ChatApi::Chat);
     let has_own = |blocks: &&Vec<Value>| blocks.iter().any(|block| is_own(kind(block)));
     let Some(blocks) = blocks.filter(has_own) else {
         messages.push(message);

@@ -14,6 +14,7 @@ mod shaper;
 mod tools;
 mod vllm_rust;
 
+pub(super) use foreign::from_anthropic;
 pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 
 use super::error::RenderError;

@@ -102,7 +102,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        self.render_body(parse(body)?, ChatApi::ByKeys, out)
+        self.render_body(parse(body)?, ChatApi::Messages, out)
     }
 
     /// The same up to the first image, sound or other content that is not text, because the prompt
@@ -157,7 +157,7 @@ impl ChatTemplate {
 }
 
 /// The body as an object with its keys in the client's order.
-fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
+pub(super) fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
     if depth(body) > JSON_DEPTH_MAX {
         return Err(RenderError::Body);
     }

@@ -373,7 +373,7 @@ fn thinking_parts_are_text_in_chats() {
         {"type":"text","text":"A"}]}]}"#;
     let source = "{{ messages[0].content }}|{{ messages[0].reasoning }}";
     let template = ChatTemplate::compile(source, &SpecialTokens::new()).unwrap();
-    for (api, wanted) in [(ChatApi::Completions, "hm\nA|"), (ChatApi::ByKeys, "A|hm")] {
+    for (api, wanted) in [(ChatApi::Chat, "hm\nA|"), (ChatApi::Messages, "A|hm")] {
         let mut out = Vec::new();
         template.render_text(body, api, None, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), wanted, "{api:?}");
