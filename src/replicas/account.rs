@@ -27,8 +27,9 @@
 //! missing; it only falls until a larger grant arrives, which counts from the moment of the grant.
 //! New grants come from the rest of the limit.
 //!
-//! For KV tokens, the limit of the sum may be larger than the limit of the rank ([`SharedLimit`]): it
-//! follows the reports of the engine. When it falls, grants fall, and claims fall as requests end.
+//! For KV tokens, the limit of the sum may be larger than the limit of the rank ([`SharedLimit`]).
+//! It follows the reports of the engine. When it falls, grants fall, and claims fall as requests
+//! end.
 //!
 //! When replicas join, leave or reconnect, the limit may be exceeded by their existing requests
 //! until these have ended.

@@ -100,9 +100,11 @@ fn prompts_of_encoders_are_those_of_vllm() {
              {harmless} refused by the engine alone"
         );
         assert!(faults.is_empty(), "{name}, {}:\n{}", faults.len(), faults.join("\n"));
-        assert!(guessed * 50 <= equal + guessed, "{name}: {guessed} guessed, {equal} equal");
         assert!(*equal > 0 && *harmless <= 2, "{name}: {harmless} that the engine refuses");
     }
+    let equal: usize = tallies.values().map(|tally| tally.equal).sum();
+    let guessed: usize = tallies.values().map(|tally| tally.guessed).sum();
+    assert!(guessed * 50 <= equal + guessed, "{guessed} guessed, {equal} equal");
 }
 
 #[test]

@@ -25,7 +25,7 @@ const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\
 #[derive(Clone, Debug)]
 pub struct Examination {
     pub description: Description,
-    /// How chats of its models are matched, where no chat template says it.
+    /// Matching of chats of its models, where they have no chat template or do not use it.
     pub chat_notes: Vec<String>,
     /// Missing or wrong features.
     pub lacks: Vec<Lack>,
@@ -48,8 +48,8 @@ impl Probe {
     }
 }
 
-/// A note for each model whose chats go by an engine's own encoder, or by guesses because its
-/// directory has no usable chat template.
+/// A note for each model with an encoder of the engine, or without a usable chat template, so that
+/// its chats go by guesses.
 fn chat_notes(texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<String> {
     let note = |(model, found): (&Arc<str>, &FoundText)| {
         let text = found.text.as_ref()?;

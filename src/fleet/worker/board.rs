@@ -21,7 +21,6 @@ pub struct LoadBoard {
     cells: Box<[CachePadded<RankLoad>]>,
     pasts: Box<[RankPast]>,
     prompts: Box<[RankPrompts]>,
-    kv_reports: Box<[KvReportCell]>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
@@ -29,10 +28,11 @@ pub struct LoadBoard {
     bells: Vec<Arc<Bell>>,
 }
 
-/// Prompts in flight on a rank.
+/// Prompts in flight on a rank, and what they hold by its engine.
 #[derive(Debug, Default)]
 struct RankPrompts {
     pinned: PinnedPrefixes,
+    kv_report: KvReportCell,
     /// Allocated with the first such prompt.
     unstreamed: OnceLock<Box<UnstreamedPrompts>>,
 }
@@ -51,7 +51,6 @@ impl LoadBoard {
             cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
             pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
             prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
-            kv_reports: (0..RANKS_MAX).map(|_| KvReportCell::default()).collect(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -74,15 +73,15 @@ impl LoadBoard {
 
     /// Stores the KV use that a reading has. Only the control plane calls this.
     pub fn report_kv(&self, rank: RankIndex, reading: &LoadReading, now: NanosSinceStart) {
-        if let Some(cell) = self.kv_reports.get(rank.index()) {
-            cell.take(reading, now);
+        if let Some(prompts) = self.prompts.get(rank.index()) {
+            prompts.kv_report.take(reading, now);
         }
     }
 
     /// Last report of the KV use of a rank. Only the control plane calls this.
     #[must_use]
     pub fn kv_report(&self, rank: RankIndex) -> Option<KvReport> {
-        self.kv_reports.get(rank.index())?.newest()
+        self.prompts.get(rank.index())?.kv_report.newest()
     }
 
     /// Limits of a rank, with the limit of prompt tokens that its speed gives at this moment.

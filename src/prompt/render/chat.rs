@@ -1,5 +1,5 @@
-//! Messages to text: by the engine's own encoder if it has one for the model; else by the template's
-//! plan where it covers them, and by the template.
+//! Messages to text: by the engine's own encoder if the model has an encoder; else by the
+//! template's plan where it covers them, and by the template.
 
 use super::engine_text::{align, slice, special};
 use super::{RenderThread, Rendered, Unrenderable};
@@ -78,7 +78,7 @@ impl<'a> ChatWriter<'a> {
         out: &mut Vec<u8>,
     ) -> bool {
         match self {
-            // Harmony always starts an answer, and others refuse to end without a question.
+            // Harmony always starts an answer, and mistral_common takes no other ending.
             Self::Encoder(encoder) => encoder.render_plain(messages, body, out),
             Self::Template(template) => template.render_plain(messages, body, generates, out),
         }

@@ -12,11 +12,11 @@ use super::template::parse;
 /// An engine's own encoder of chats. Goes before a chat template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChatEncoder {
-    /// Harmony, for gpt-oss.
+    /// Harmony, the encoder of gpt-oss.
     Harmony,
     /// `mistral_common`, for Mistral's models with `tekken.json`.
     Mistral(MistralEncoder),
-    /// An encoder whose text is not known. Chats are matched by guesses only.
+    /// An encoder with a text that is not known. Chats are matched by guesses only.
     Unknown,
 }
 

@@ -8,8 +8,8 @@ use serde_json::{Number, Value};
 /// does not.
 const EXACT_BELOW: f64 = 9e18;
 
-/// Appends `json.dumps(value, ensure_ascii=ascii)`. Values come from a body, whose depth is
-/// bounded.
+/// Appends `json.dumps(value, ensure_ascii=ascii)`. Values come from a body of
+/// bounded depth.
 ///
 /// # Errors
 /// [`RenderError::Unsupported`] for numbers that Python prints with other digits.

@@ -1,10 +1,10 @@
-//! Bodies of `/v1/chat/completions`.
+//! Conversations of `/v1/chat/completions` in Harmony's form.
 
-use super::turn::{Speaker, Turn};
-use super::{Dialog, effort, flat_text, header_name, list, schema};
+use super::dialog::{Dialog, effort, flat_text, header_name, list, parts_text};
+use super::schema;
+use super::turn::{DialogTurn, Speaker};
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Names of functions by the ids of their calls.
@@ -62,7 +62,7 @@ fn call_names(messages: &[Value]) -> CallNames<'_> {
 fn add_message<'a>(
     message: &'a Value,
     names: &CallNames<'a>,
-    turns: &mut Vec<Turn<'a>>,
+    turns: &mut Vec<DialogTurn<'a>>,
 ) -> Result<(), RenderError> {
     let content = message.get("content");
     match role(message) {
@@ -73,14 +73,15 @@ fn add_message<'a>(
                 Some(name) => header_name(Some(name))?,
                 None => "",
             };
-            turns.push(Turn::new(Speaker::Tool(name), flat_text(content).unwrap_or_default()));
+            turns
+                .push(DialogTurn::new(Speaker::Tool(name), flat_text(content).unwrap_or_default()));
         }
         "system" | "developer" => {
             let text = flat_text(content);
-            turns.extend(text.map(|text| Turn::new(Speaker::Developer, text)));
+            turns.extend(text.map(|text| DialogTurn::new(Speaker::Developer, text)));
         }
         "user" => {
-            turns.push(Turn::new(Speaker::User, parts_text(content)?));
+            turns.push(DialogTurn::new(Speaker::User, parts_text(content)?));
         }
         _ => return Err(RenderError::Unsupported("the encoder has no such role")),
     }
@@ -88,33 +89,33 @@ fn add_message<'a>(
 }
 
 /// Reasoning, calls, and the answer itself.
-fn add_answer<'a>(message: &'a Value, turns: &mut Vec<Turn<'a>>) -> Result<(), RenderError> {
+fn add_answer<'a>(message: &'a Value, turns: &mut Vec<DialogTurn<'a>>) -> Result<(), RenderError> {
     let set = |key: &str| message.get(key).filter(|value| !value.is_null());
     let reasoning = match set("reasoning").or_else(|| set("reasoning_content")) {
         None => "",
         Some(Value::String(text)) => text,
         Some(_) => return Err(RenderError::Unsupported("reasoning is no text")),
     };
-    let reasoning = (!reasoning.is_empty()).then(|| Turn::new(Speaker::Analysis, reasoning));
+    let reasoning = (!reasoning.is_empty()).then(|| DialogTurn::new(Speaker::Analysis, reasoning));
     let content = message.get("content");
     let calls = list(message.get("tool_calls"));
     if calls.is_empty() {
         turns.extend(reasoning);
-        // An empty first part hides the others.
+        // An empty first part hides all parts.
         let parts = content.and_then(Value::as_array);
         let starts_empty = parts.and_then(|parts| parts.first()).is_some_and(is_empty_part);
         let text = parts_text(content)?;
         if !text.is_empty() && !starts_empty {
-            turns.push(Turn::new(Speaker::Final, text));
+            turns.push(DialogTurn::new(Speaker::Final, text));
         }
         return Ok(());
     }
     let text = flat_text(content).filter(|text| !text.is_empty());
-    turns.extend(text.map(|text| Turn::new(Speaker::Commentary, text)));
+    turns.extend(text.map(|text| DialogTurn::new(Speaker::Commentary, text)));
     turns.extend(reasoning);
     for call in calls {
         let name = header_name(call.pointer("/function/name"))?;
-        turns.push(Turn::new(Speaker::Call(name), arguments(call)?));
+        turns.push(DialogTurn::new(Speaker::Call(name), arguments(call)?));
     }
     Ok(())
 }
@@ -129,21 +130,4 @@ fn arguments(call: &Value) -> Result<&str, RenderError> {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(RenderError::Unsupported("arguments of a call are no text")),
     }
-}
-
-/// The texts of all parts; parts without a text count as empty.
-pub(super) fn parts_text(content: Option<&Value>) -> Result<Cow<'_, str>, RenderError> {
-    match content {
-        None | Some(Value::Null) => Ok(Cow::Borrowed("")),
-        Some(Value::String(text)) => Ok(Cow::Borrowed(text)),
-        Some(Value::Array(parts)) => {
-            let texts: Option<String> = parts.iter().map(part_text).collect();
-            texts.map(Cow::Owned).ok_or(RenderError::Unsupported("a part is no text"))
-        }
-        Some(_) => Err(RenderError::Unsupported("a content is no text")),
-    }
-}
-
-fn part_text(part: &Value) -> Option<&str> {
-    part.as_object()?.get("text").map_or(Some(""), Value::as_str)
 }

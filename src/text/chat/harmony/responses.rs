@@ -1,7 +1,8 @@
 //! Bodies of `/v1/responses`: items instead of messages.
 
-use super::turn::{Speaker, Turn};
-use super::{Dialog, effort, flat_text, header_name, list, schema};
+use super::dialog::{Dialog, effort, flat_text, header_name, list, parts_text};
+use super::schema;
+use super::turn::{DialogTurn, Speaker};
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -32,7 +33,7 @@ pub(super) fn write(
         (None, _) => None,
     };
     let turns = match body.get("input") {
-        Some(Value::String(text)) => vec![Turn::new(Speaker::User, text.as_str())],
+        Some(Value::String(text)) => vec![DialogTurn::new(Speaker::User, text.as_str())],
         Some(Value::Array(_)) => turns_of(items)?,
         _ => return Err(RenderError::NoMessages),
     };
@@ -57,7 +58,7 @@ fn tool(tool: &Value) -> Option<schema::Tool<'_>> {
     schema::Tool::read(is_function.then_some(fields)?)
 }
 
-fn turns_of(items: &[Value]) -> Result<Vec<Turn<'_>>, RenderError> {
+fn turns_of(items: &[Value]) -> Result<Vec<DialogTurn<'_>>, RenderError> {
     let mut turns = Vec::with_capacity(items.len());
     let mut names: HashMap<&str, &str> = HashMap::new();
     for item in items {
@@ -71,12 +72,12 @@ fn turns_of(items: &[Value]) -> Result<Vec<Turn<'_>>, RenderError> {
             "function_call" => {
                 let name = header_name(item.get("name"))?;
                 names.insert(text("call_id")?, name);
-                turns.push(Turn::new(Speaker::Call(name), text("arguments")?));
+                turns.push(DialogTurn::new(Speaker::Call(name), text("arguments")?));
             }
             "function_call_output" => {
                 let unknown = RenderError::Unsupported("a result without a call");
                 let name = names.get(text("call_id")?).copied().ok_or(unknown)?;
-                turns.push(Turn::new(Speaker::Tool(name), text("output")?));
+                turns.push(DialogTurn::new(Speaker::Tool(name), text("output")?));
             }
             "reasoning" => {
                 let parts = list(item.get("content"));
@@ -84,7 +85,7 @@ fn turns_of(items: &[Value]) -> Result<Vec<Turn<'_>>, RenderError> {
                 let texts: Option<Vec<&str>> = texts.collect();
                 let texts = texts.ok_or(RenderError::Unsupported("reasoning is no text"))?;
                 if !texts.is_empty() {
-                    turns.push(Turn::new(Speaker::Analysis, texts.join("\n")));
+                    turns.push(DialogTurn::new(Speaker::Analysis, texts.join("\n")));
                 }
             }
             _ => return Err(RenderError::Unsupported("an input item of this kind")),
@@ -93,17 +94,17 @@ fn turns_of(items: &[Value]) -> Result<Vec<Turn<'_>>, RenderError> {
     Ok(turns)
 }
 
-fn message(item: &Value) -> Result<Option<Turn<'_>>, RenderError> {
+fn message(item: &Value) -> Result<Option<DialogTurn<'_>>, RenderError> {
     let content = item.get("content");
     let speaker = match role(item) {
         "system" | "developer" => {
             let text = flat_text(content).filter(|text| !text.is_empty());
-            return Ok(text.map(|text| Turn::new(Speaker::Developer, text)));
+            return Ok(text.map(|text| DialogTurn::new(Speaker::Developer, text)));
         }
         "user" => Speaker::User,
         "assistant" => Speaker::Final,
         _ => return Err(RenderError::Unsupported("the encoder has no such role")),
     };
-    let text = super::chat::parts_text(content)?;
-    Ok(Some(Turn::new(speaker, text)))
+    let text = parts_text(content)?;
+    Ok(Some(DialogTurn::new(speaker, text)))
 }

@@ -20,13 +20,16 @@ fn the_date_is_that_of_the_caller() {
 #[test]
 fn indents_do_not_multiply_without_end() {
     let leaf = |index: usize| (format!("p{index}"), json!({ "description": "d" }));
-    let mut schema = Value::Object(Map::from_iter((0..80_000).map(leaf)));
+    let object = |name: &str, value| Value::Object(Map::from_iter([(name.to_owned(), value)]));
+    let mut schema = Value::Object(Map::from_iter((0..20_000).map(leaf)));
     for _ in 0..60 {
-        schema = json!({ "type": "object", "properties": schema });
-        schema = json!({ "a": schema });
+        let mut nested = object("properties", schema);
+        nested["type"] = "object".into();
+        schema = object("a", nested);
     }
     let function = |schema: &Value| json!({ "function": { "name": "f", "parameters": schema } });
-    let body = |schema: &Value| json!({ "tools": [function(schema)], "messages": [{ "role": "user", "content": "hi" }] });
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let body = |schema: &Value| json!({ "tools": [function(schema)], "messages": messages });
     let parameters = |properties: Value| json!({ "type": "object", "properties": properties });
     assert_eq!(written(body(&parameters(schema))), None);
     let small = written(body(&parameters(json!({ "a": { "nullable": true } })))).unwrap();

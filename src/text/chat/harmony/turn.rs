@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-/// Author and channel of a [`Turn`].
+/// Author and channel of a [`DialogTurn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker<'a> {
     User,
     Developer,
-    /// The assistant's answer.
+    /// The assistant's answer to the user.
     Final,
-    /// The assistant's reasoning.
+    /// The assistant's reasoning before an answer.
     Analysis,
     /// The assistant's text before its calls of tools.
     Commentary,
@@ -21,12 +21,12 @@ pub(super) enum Speaker<'a> {
 
 /// A message of a conversation.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct DialogTurn<'a> {
     pub(super) speaker: Speaker<'a>,
     pub(super) text: Cow<'a, str>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> DialogTurn<'a> {
     pub(super) fn new(speaker: Speaker<'a>, text: impl Into<Cow<'a, str>>) -> Self {
         Self { speaker, text: text.into() }
     }
@@ -99,7 +99,7 @@ pub(super) fn write_developer(instructions: Option<&str>, tools: &str, out: &mut
 
 /// Writes the conversation without the reasoning that led to answers before the last, and the start
 /// of the next answer.
-pub(super) fn write_turns(turns: &[Turn<'_>], out: &mut Vec<u8>) {
+pub(super) fn write_turns(turns: &[DialogTurn<'_>], out: &mut Vec<u8>) {
     let last_answer = turns.iter().rposition(|turn| turn.speaker == Speaker::Final);
     for (index, turn) in turns.iter().enumerate() {
         if turn.speaker == Speaker::Analysis && Some(index) < last_answer {

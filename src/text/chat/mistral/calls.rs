@@ -1,6 +1,5 @@
 //! Calls of tools, and tools that a request offers.
 
-use super::message::short_id;
 use crate::chat::error::RenderError;
 use crate::chat::python_json::{write_python_json, write_string};
 use serde_json::{Map, Value};
@@ -63,6 +62,15 @@ fn function_name(function: &Value) -> Option<&str> {
     let name = function.get("name")?.as_str()?;
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
     fits.then_some(name)
+}
+
+/// Characters of an id that the engine keeps: the last ones.
+const ID_CHARACTERS: usize = 9;
+
+/// The end of an id.
+pub(super) fn short_id(id: &str) -> &str {
+    let at = id.char_indices().rev().nth(ID_CHARACTERS - 1).map_or(0, |(at, _)| at);
+    id.get(at..).unwrap_or(id)
 }
 
 /// Appends text as the JSON that it holds, `{}` for no text, and else as a string.

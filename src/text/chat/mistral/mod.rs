@@ -13,7 +13,7 @@ use super::error::RenderError;
 use super::message::{ChatRole, MessageSpan};
 use forebay_json::unescape_into;
 use gather::gather;
-use message::{Content, Message, Role};
+use message::{MistralMessage, MistralRole};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use write::Frame;
@@ -57,7 +57,7 @@ pub(super) fn write_plain(
     body: &[u8],
     out: &mut Vec<u8>,
 ) -> bool {
-    let read: Option<Vec<Message<'_>>> =
+    let read: Option<Vec<MistralMessage<'_>>> =
         messages.iter().map(|message| plain_message(message, body)).collect();
     let Some(messages) = read else { return false };
     let start = out.len();
@@ -69,7 +69,7 @@ pub(super) fn write_plain(
     written.is_ok()
 }
 
-fn plain_message<'a>(message: &MessageSpan, body: &'a [u8]) -> Option<Message<'a>> {
+fn plain_message<'a>(message: &MessageSpan, body: &'a [u8]) -> Option<MistralMessage<'a>> {
     let raw = message.raw(body)?;
     let text = if message.escaped {
         let mut text = Vec::with_capacity(raw.len());
@@ -79,11 +79,11 @@ fn plain_message<'a>(message: &MessageSpan, body: &'a [u8]) -> Option<Message<'a
         Cow::Borrowed(std::str::from_utf8(raw).ok()?)
     };
     let role = match message.role {
-        ChatRole::System => Role::System,
-        ChatRole::User => Role::User,
-        ChatRole::Assistant => Role::Assistant,
+        ChatRole::System => MistralRole::System,
+        ChatRole::User => MistralRole::User,
+        ChatRole::Assistant => MistralRole::Assistant,
     };
-    Some(Message::plain(role, text))
+    Some(MistralMessage::plain(role, text))
 }
 
 /// Appends the prompt of a chat. On an error, `out` may have grown.
@@ -104,7 +104,9 @@ pub(super) fn write_body(
     let is_true = |key: &str| body.get(key) == Some(&Value::Bool(true));
     let continues = is_true("continue_final_message");
     if let Some(last) = messages.last_mut().filter(|_| continues) {
-        if last.role != Role::Assistant || body.get("add_generation_prompt").is_none_or(is_set) {
+        if last.role != MistralRole::Assistant
+            || body.get("add_generation_prompt").is_none_or(is_set)
+        {
             return Err(RenderError::Unsupported("nothing that can be continued"));
         }
         last.is_continued = true;
@@ -120,7 +122,7 @@ fn is_set(value: &Value) -> bool {
 
 fn write_messages(
     encoder: &MistralEncoder,
-    messages: &[Message<'_>],
+    messages: &[MistralMessage<'_>],
     frame: &Frame<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), RenderError> {
@@ -128,6 +130,3 @@ fn write_messages(
     let gathered = gather(encoder.version, messages)?;
     write::write(encoder, &gathered, frame, out)
 }
-
-/// The content of a message that has none.
-const NO_CONTENT: Content<'static> = Content::Text(Cow::Borrowed(""));

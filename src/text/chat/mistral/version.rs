@@ -7,9 +7,9 @@ use serde_json::Value;
 /// Version in `tekken.json`. Older tokenizers have no such file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MistralVersion {
-    /// Mistral Nemo, Pixtral.
+    /// Mistral Nemo and Pixtral models.
     V3,
-    /// Mistral Small 3.
+    /// Mistral Small 3 and 3.1.
     V7,
     /// Mistral Small 3.2, Devstral, the first Magistral.
     V11,

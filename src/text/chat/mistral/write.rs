@@ -1,41 +1,42 @@
 //! Writes gathered messages with the tokens of a version.
 
-use super::gather::Gathered;
-use super::message::{Chunk, Content, Message, Role};
-use super::{MistralEncoder, MistralVersion, calls};
+use super::calls;
+use super::gather::PromptMessages;
+use super::message::{ContentPart, MessageContent, MistralMessage, MistralRole};
+use super::version::{MistralEncoder, MistralVersion};
 use crate::chat::error::RenderError;
 use crate::chat::python_json::write_string;
 use MistralVersion::{V3, V7, V11, V13, V15};
 
-/// What stands beside the messages.
+/// Parts of a prompt beside the messages.
 pub(super) struct Frame<'a> {
     /// The tools that the request offers, as JSON.
     pub(super) tools: Option<String>,
     pub(super) effort: Option<&'a str>,
 }
 
-/// Writes a prompt.
+/// Writes the prompt of the messages.
 pub(super) fn write(
     encoder: &MistralEncoder,
-    gathered: &Gathered<'_>,
+    gathered: &PromptMessages<'_>,
     frame: &Frame<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), RenderError> {
     let version = encoder.version;
     let messages = &gathered.messages;
-    let is_user = |message: &Message<'_>| message.role == Role::User;
+    let is_user = |message: &MistralMessage<'_>| message.role == MistralRole::User;
     let last_user = messages.iter().rposition(is_user);
     let framed_user = if version >= V13 { messages.iter().position(is_user) } else { last_user };
     out.extend_from_slice(b"<s>");
     for (index, message) in messages.iter().enumerate() {
         let mut text = String::new();
         match message.role {
-            Role::System => {
+            MistralRole::System => {
                 text.push_str("[SYSTEM_PROMPT]");
                 write_content(encoder, &message.content, &mut text)?;
                 text.push_str("[/SYSTEM_PROMPT]");
             }
-            Role::User => {
+            MistralRole::User => {
                 if Some(index) == framed_user {
                     write_frame(frame, &mut text);
                 }
@@ -49,8 +50,8 @@ pub(super) fn write(
                 write_content(encoder, &message.content, &mut text)?;
                 text.push_str("[/INST]");
             }
-            Role::Assistant => write_answer(encoder, message, &mut text)?,
-            Role::Tool => write_result(encoder, message, &mut text)?,
+            MistralRole::Assistant => write_answer(encoder, message, &mut text)?,
+            MistralRole::Tool => write_result(encoder, message, &mut text)?,
         }
         out.extend_from_slice(text.as_bytes());
     }
@@ -72,23 +73,23 @@ fn write_frame(frame: &Frame<'_>, text: &mut String) {
 
 fn write_content(
     encoder: &MistralEncoder,
-    content: &Content<'_>,
+    content: &MessageContent<'_>,
     text: &mut String,
 ) -> Result<(), RenderError> {
     let chunks = match content {
-        Content::Text(part) => {
+        MessageContent::Text(part) => {
             text.push_str(part);
             return Ok(());
         }
-        Content::Chunks(chunks) => chunks,
+        MessageContent::Chunks(chunks) => chunks,
     };
     for chunk in chunks {
         match chunk {
-            Chunk::Text(part) => text.push_str(part),
-            Chunk::Think(..) if encoder.version < V13 || !encoder.has_think_tokens => {
+            ContentPart::Text(part) => text.push_str(part),
+            ContentPart::Think(..) if encoder.version < V13 || !encoder.has_think_tokens => {
                 return Err(RenderError::Unsupported("the tokenizer has no tokens for reasoning"));
             }
-            Chunk::Think(part, is_closed) => {
+            ContentPart::Think(part, is_closed) => {
                 text.push_str("[THINK]");
                 text.push_str(part);
                 text.push_str(if *is_closed { "[/THINK]" } else { "" });
@@ -101,7 +102,7 @@ fn write_content(
 /// An answer of the model: text, calls, or both.
 fn write_answer(
     encoder: &MistralEncoder,
-    message: &Message<'_>,
+    message: &MistralMessage<'_>,
     text: &mut String,
 ) -> Result<(), RenderError> {
     let is_silent = message.content.is_none();
@@ -110,8 +111,8 @@ fn write_answer(
         return Err(RenderError::Unsupported("the engine refuses an answer of this form"));
     }
     match &message.content {
-        Content::Text(part) => text.push_str(part.trim_end_matches(' ')),
-        chunks @ Content::Chunks(_) => write_content(encoder, chunks, text)?,
+        MessageContent::Text(part) => text.push_str(part.trim_end_matches(' ')),
+        chunks @ MessageContent::Chunks(_) => write_content(encoder, chunks, text)?,
     }
     if has_calls {
         write_calls(encoder.version, message, text)?;
@@ -122,7 +123,7 @@ fn write_answer(
 
 fn write_calls(
     version: MistralVersion,
-    message: &Message<'_>,
+    message: &MistralMessage<'_>,
     text: &mut String,
 ) -> Result<(), RenderError> {
     match version {
@@ -160,23 +161,23 @@ fn write_calls(
 /// The result of a tool.
 fn write_result(
     encoder: &MistralEncoder,
-    message: &Message<'_>,
+    message: &MistralMessage<'_>,
     text: &mut String,
 ) -> Result<(), RenderError> {
     check_id(encoder.version, message.call_id)?;
     text.push_str("[TOOL_RESULTS]");
     match (encoder.version, &message.content) {
-        (V3, Content::Text(result)) => {
+        (V3, MessageContent::Text(result)) => {
             text.push_str("{\"content\": ");
             calls::write_json_text(result, text)?;
             text.push_str(", \"call_id\": ");
             write_string(message.call_id, false, text);
             text.push('}');
         }
-        (_, Content::Chunks(_)) => {
+        (_, MessageContent::Chunks(_)) => {
             return Err(RenderError::Unsupported("a result of a tool with reasoning"));
         }
-        (version, Content::Text(result)) => {
+        (version, MessageContent::Text(result)) => {
             if version < V13 {
                 text.push_str(message.call_id);
                 text.push_str("[TOOL_CONTENT]");
