@@ -162,6 +162,9 @@ pub const OFFLOAD_STUCK_AFTER: Duration = OFFLOAD_WAIT_MAX;
 pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Longest body for the template engine, which takes 2 to 5 us a KB (bench `render`).
 pub const TEMPLATE_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Longest body with more than plain messages that a shard runs through an engine's own encoder
+/// itself. Parsing and writing take at worst some 40 ns a byte.
+pub const INLINE_ENCODED_BYTES_MAX: usize = 16 * 1024;
 /// Steps of the template engine for a prompt: some 100 ms. With more, the prompt is not matched.
 pub const TEMPLATE_STEPS_MAX: u64 = 2_000_000;
 /// Depth of JSON that the scanner follows; deeper bodies are refused with 400.

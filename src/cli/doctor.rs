@@ -77,7 +77,9 @@ pub(super) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
                 let list = fault.map(|what| Lack { what, help: Listing::HELP.to_owned() });
                 let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
                 let places = places_of(&config, name, &examined.description);
-                (format!("{}, {}", examined.description.in_words(), places.in_words()), lacks)
+                let mut words = vec![examined.description.in_words(), places.in_words()];
+                words.extend(examined.chat_notes.iter().cloned());
+                (words.join(", "), lacks)
             }
             Err(why) => {
                 let help = "start it, or correct its `url`".to_owned();

@@ -25,6 +25,8 @@ const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\
 #[derive(Clone, Debug)]
 pub struct Examination {
     pub description: Description,
+    /// Matching of chats of its models, where they have no chat template or do not use it.
+    pub chat_notes: Vec<String>,
     /// Missing or wrong features.
     pub lacks: Vec<Lack>,
 }
@@ -42,8 +44,24 @@ impl Probe {
             found.extend(unreachable_events(&description).await);
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
         }
-        Ok(Examination { description, lacks: found })
+        Ok(Examination { description, chat_notes: chat_notes(&texts), lacks: found })
     }
+}
+
+/// A note for each model with an encoder of the engine, or without a usable chat template, so that
+/// its chats go by guesses.
+fn chat_notes(texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<String> {
+    let note = |(model, found): (&Arc<str>, &FoundText)| {
+        let text = found.text.as_ref()?;
+        match &text.chat_encoder {
+            Some(encoder) if encoder.is_known() => {
+                Some(format!("chats of `{model}` by the {}", encoder.name()))
+            }
+            None if text.chat_template.is_some() => None,
+            _ => Some(format!("chats of `{model}` by guesses")),
+        }
+    };
+    texts.iter().filter_map(note).collect()
 }
 
 async fn unreachable_events(description: &Description) -> Option<Lack> {

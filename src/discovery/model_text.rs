@@ -132,10 +132,10 @@ impl ModelTexts {
         };
         let (text, layers_forget, note) = match self.load(&dir, rules).await {
             Ok(Readable { text, layers_forget, template_error }) => {
-                let template = if text.chat_template.is_some() {
-                    "tokenizer and chat template"
-                } else {
-                    "tokenizer without a chat template (chat requests are not matched)"
+                let template = match &text.chat_encoder {
+                    Some(encoder) => format!("tokenizer and {}", encoder.name()),
+                    None if text.chat_template.is_some() => "tokenizer and chat template".into(),
+                    None => "tokenizer without a chat template (chats go by guesses)".into(),
                 };
                 let mut note = format!("{template} from {}", dir.display());
                 if let Some(error) = template_error {
@@ -183,6 +183,7 @@ async fn load_apart(dir: PathBuf, rules: ReadingRules) -> LoadedText {
         };
         let text = Arc::new(ModelText {
             vocabulary: Arc::new(vocabulary),
+            chat_encoder: parts.chat_encoder,
             chat_template: parts.chat_template,
             rules: rules.of_engine,
         });

@@ -57,7 +57,8 @@ impl Subject {
             special.with(name, text.as_str().unwrap())
         });
         let chat_template = Some(ChatTemplate::compile_for(&source, &special, rules).unwrap());
-        let model = ModelText { vocabulary: Arc::clone(vocabulary), chat_template, rules };
+        let vocabulary = Arc::clone(vocabulary);
+        let model = ModelText { vocabulary, chat_encoder: None, chat_template, rules };
         let loops_over_none = known.get("loops_over_none").is_some();
         Self { name: name.to_owned(), model, loops_over_none }
     }

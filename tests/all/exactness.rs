@@ -124,6 +124,7 @@ fn compare(directory: &Path, name: &str) -> Vec<String> {
     let cases: Vec<Case> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let model = ModelText {
         vocabulary: Arc::clone(&vocabulary),
+        chat_encoder: None,
         chat_template: None,
         rules: EngineRules::Vllm,
     };

@@ -14,6 +14,8 @@ use proptest::prelude::{ProptestConfig, Strategy, any, proptest};
 use proptest::sample::select;
 use std::path::Path;
 
+#[path = "../../fuzz/checks/chat_encoder.rs"]
+mod chat_encoder;
 #[path = "../../fuzz/checks/kv_transfer.rs"]
 pub(crate) mod kv_transfer;
 #[path = "../../fuzz/checks/config.rs"]
@@ -126,6 +128,7 @@ macro_rules! target {
 mod replay {
     use super::{ProptestConfig, any, changed, proptest, seeds};
 
+    target!(chat_encoder);
     target!(http_head);
     target!(http_body);
     target!(json_scan);

@@ -36,6 +36,7 @@ fn vision() -> ModelText {
     let template = include_str!("../data/vision_model/chat_template.jinja");
     ModelText {
         vocabulary: Arc::new(vocabulary.with_images(2_239, &[2_236, 2_237])),
+        chat_encoder: None,
         chat_template: Some(ChatTemplate::compile(template, &SpecialTokens::new()).unwrap()),
         rules: EngineRules::Vllm,
     }

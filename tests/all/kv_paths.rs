@@ -435,6 +435,7 @@ fn no_prompt_with_an_image_matches_beyond_it() {
         let chat_template = ChatTemplate::compile(template, &SpecialTokens::new()).unwrap();
         let text = ModelText {
             vocabulary: Arc::clone(&vocabulary),
+            chat_encoder: None,
             chat_template: Some(chat_template),
             rules: EngineRules::Vllm,
         };
@@ -476,7 +477,8 @@ fn no_prompt_with_an_image_matches_beyond_it() {
 fn prompts_with_embeddings_or_images_beside_them_are_not_matched() {
     let tokenizer = include_str!("../data/tokenizer/tokenizer.json");
     let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(tokenizer).unwrap());
-    let text = ModelText { vocabulary, chat_template: None, rules: EngineRules::Vllm };
+    let text =
+        ModelText { vocabulary, chat_encoder: None, chat_template: None, rules: EngineRules::Vllm };
     let rendered = |endpoint, body: &str| {
         let mut request = ApiRequest::default();
         scan(body.as_bytes(), endpoint, &mut request).unwrap();

@@ -57,6 +57,25 @@ fn of<'a>(said: &'a str, name: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn a_model_without_a_template_and_an_encoder_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    std::fs::copy(format!("{TOKENIZER}/tokenizer.json"), place("tokenizer.json")).unwrap();
+    let one = engine(|_| {});
+    let config = before(&[&one], "").replace(TOKENIZER, folder.path().to_str().unwrap());
+    for (config_json, words) in [
+        (r#"{"model_type":"deepseek_v32"}"#, "chats of `m` by guesses"),
+        (r#"{"model_type":"gpt_oss"}"#, "chats of `m` by the Harmony encoder"),
+    ] {
+        std::fs::write(place("config.json"), config_json).unwrap();
+        let (is_well, said) = doctor("", &config);
+        let found = of(&said, &format!("worker {}", one.url()));
+        assert!(found.len() == 1 && found[0].ends_with(words), "{said}");
+        assert!(found[0].starts_with("ok, ") && is_well, "{said}");
+    }
+}
+
+#[test]
 fn where_nothing_is_wrong_nothing_is_found() {
     let engines = [engine(|_| {}), engine(|config| config.wire = EngineWire::Sglang)];
     let (is_well, said) = doctor("", &before(&[&engines[0], &engines[1]], ""));

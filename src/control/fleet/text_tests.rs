@@ -38,6 +38,7 @@ fn failed(note: &str) -> FoundText {
 fn loaded(note: &str) -> FoundText {
     let text = ModelText {
         vocabulary: Arc::new(vocabulary()),
+        chat_encoder: None,
         chat_template: None,
         rules: EngineRules::Vllm,
     };

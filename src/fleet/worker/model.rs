@@ -4,7 +4,7 @@ use super::Leg;
 use forebay_base::{PoolIndex, RankIndex};
 use forebay_index::ModelRoots;
 use forebay_text::Vocabulary;
-use forebay_text::chat::{ChatTemplate, EngineRules};
+use forebay_text::chat::{ChatEncoder, ChatTemplate, EngineRules};
 use std::sync::Arc;
 
 /// Name of the model that serves names which no worker lists. An engine cannot list it.
@@ -76,6 +76,8 @@ impl Model {
 pub struct ModelText {
     /// Token id to bytes.
     pub vocabulary: Arc<Vocabulary>,
+    /// The encoder that the engine uses instead of the template.
+    pub chat_encoder: Option<ChatEncoder>,
     /// The chat template; `None` for models without a template.
     pub chat_template: Option<ChatTemplate>,
     /// Request parsing rules of the model's engine.

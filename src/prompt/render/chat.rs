@@ -1,11 +1,14 @@
-//! Messages to text: by the template's plan where it covers them, else by the template.
+//! Messages to text: by the engine's own encoder if the model has an encoder; else by the
+//! template's plan where it covers them, and by the template.
 
 use super::engine_text::{align, slice, special};
 use super::{RenderThread, Rendered, Unrenderable};
 use crate::parse::{ApiRequest, Endpoint};
-use forebay_base::limits::{PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX};
+use forebay_base::limits::{
+    INLINE_ENCODED_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX,
+};
 use forebay_fleet::worker::ModelText;
-use forebay_text::chat::{ChatTemplate, MessageSpan};
+use forebay_text::chat::{ChatApi, ChatEncoder, ChatTemplate, MessageSpan};
 use std::ops::Range;
 
 /// Plain messages, as the scan found them.
@@ -16,21 +19,25 @@ pub(super) fn plain(
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
-    let template = template_of(text)?;
-    push_special(request, text, out);
+    let writer = ChatWriter::of(request, text, out)?;
     let start = out.len();
     let generates = request.add_generation_prompt;
     if body.len() > PROMPT_BYTES_MATCHED_MAX
         && let Some(first) = first_messages(&request.messages, body)
     {
-        let planned = template.render_plain(&first, body, generates, out);
+        let planned = writer.write_plain(&first, body, generates, out);
         text.vocabulary.align(out, start);
         return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
     }
-    let planned = template.render_plain(&request.messages, body, generates, out);
+    let planned = writer.write_plain(&request.messages, body, generates, out);
     if !planned {
-        check_size(place, body.len())?;
-        template.render_messages(&request.messages, body, generates, out)?;
+        match writer {
+            ChatWriter::Encoder(encoder) => encode(place, encoder, request, body, out)?,
+            ChatWriter::Template(template) => {
+                check_size(place, body.len())?;
+                template.render_messages(&request.messages, body, generates, out)?;
+            }
+        }
     }
     let whole = align(place, text, out, start)?;
     Ok(match planned {
@@ -38,6 +45,66 @@ pub(super) fn plain(
         true => Rendered::Plan,
         false => Rendered::Template,
     })
+}
+
+/// What writes a model's chats.
+#[derive(Clone, Copy)]
+enum ChatWriter<'a> {
+    /// The engine's own encoder, which knows no second set of special tokens.
+    Encoder(&'a ChatEncoder),
+    Template(&'a ChatTemplate),
+}
+
+impl<'a> ChatWriter<'a> {
+    /// The writer of a model. Writes the special tokens that a request asks for.
+    fn of(
+        request: &ApiRequest,
+        text: &'a ModelText,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, Unrenderable> {
+        if let Some(encoder) = &text.chat_encoder {
+            return Ok(Self::Encoder(encoder));
+        }
+        let template = text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)?;
+        push_special(request, text, out);
+        Ok(Self::Template(template))
+    }
+
+    fn write_plain(
+        self,
+        messages: &[MessageSpan],
+        body: &[u8],
+        generates: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        match self {
+            // Harmony always starts an answer, and mistral_common takes no other ending.
+            Self::Encoder(encoder) => encoder.render_plain(messages, body, out),
+            Self::Template(template) => template.render_plain(messages, body, generates, out),
+        }
+    }
+}
+
+/// Runs a body through the engine's own encoder.
+fn encode(
+    place: RenderThread,
+    encoder: &ChatEncoder,
+    request: &ApiRequest,
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), Unrenderable> {
+    if place == RenderThread::Shard && body.len() > INLINE_ENCODED_BYTES_MAX {
+        return Err(Unrenderable::NotHere);
+    }
+    if body.len() > TEMPLATE_BODY_BYTES_MAX {
+        return Err(Unrenderable::TooLarge);
+    }
+    let api = match request.endpoint {
+        Some(Endpoint::Responses) => ChatApi::Responses,
+        Some(Endpoint::Messages | Endpoint::CountTokens) => ChatApi::Messages,
+        _ => ChatApi::Chat,
+    };
+    Ok(encoder.render_full(api, body, out)?)
 }
 
 /// The messages that are matched, if not all are. The last is cut, and its end differs from the
@@ -70,7 +137,15 @@ pub(super) fn full(
     text: &ModelText,
     out: &mut Vec<u8>,
 ) -> Result<Rendered, Unrenderable> {
-    let template = template_of(text)?;
+    let template = match ChatWriter::of(request, text, out)? {
+        ChatWriter::Template(template) => template,
+        ChatWriter::Encoder(encoder) => {
+            let start = out.len();
+            encode(place, encoder, request, body, out)?;
+            let whole = align(place, text, out, start)?;
+            return Ok(if whole { Rendered::Template } else { Rendered::Beginning });
+        }
+    };
     // Engines read the names of images only in chats.
     let is_chat = request.endpoint == Some(Endpoint::ChatCompletions);
     let follows = is_chat && text.vocabulary.follows_images();
@@ -79,7 +154,6 @@ pub(super) fn full(
     }
     let named_bytes = usize::try_from(request.named_bytes).unwrap_or(0);
     check_size(place, body.len().saturating_sub(named_bytes))?;
-    push_special(request, text, out);
     let start = out.len();
     let mut names = Vec::new();
     let mut is_part = template.render_text(body, follows.then_some(&mut names), out)?;
@@ -106,10 +180,6 @@ fn push_special(request: &ApiRequest, text: &ModelText, out: &mut Vec<u8>) {
     if special(request, text, false) {
         out.extend_from_slice(text.vocabulary.completion_prefix());
     }
-}
-
-fn template_of(text: &ModelText) -> Result<&ChatTemplate, Unrenderable> {
-    text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)
 }
 
 /// May the template engine run on a body of this size, on this thread? The template decides how

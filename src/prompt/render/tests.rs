@@ -21,6 +21,7 @@ fn model(template: Option<&str>) -> ModelText {
         template.map(|source| ChatTemplate::compile(source, &SpecialTokens::new()).unwrap());
     ModelText {
         vocabulary: Arc::new(vocabulary.with_completion_prefix(b"<|endoftext|>")),
+        chat_encoder: None,
         chat_template,
         rules: EngineRules::Vllm,
     }

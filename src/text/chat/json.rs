@@ -2,6 +2,7 @@
 //! escapes for HTML.
 
 use super::python::write_number;
+use super::python_json::write_string;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -62,7 +63,9 @@ impl Style {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => write_number(value, out),
-            ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
+            ValueKind::String => {
+                write_string(value.as_str().unwrap_or_default(), self.ensure_ascii, out);
+            }
             ValueKind::Map => return self.write_map(value, depth, out),
             ValueKind::Seq | ValueKind::Iterable => return self.write_list(value, depth, out),
             kind => {
@@ -94,12 +97,12 @@ impl Style {
         for (index, key) in keys.iter().enumerate() {
             self.start_item(index == 0, depth, out);
             match key.as_str() {
-                Some(text) => self.write_string(text, out),
+                Some(text) => write_string(text, self.ensure_ascii, out),
                 None => {
                     // As keys, json.dumps writes numbers, booleans and null as strings.
                     let mut text = String::new();
                     self.write(key, depth + 1, &mut text)?;
-                    self.write_string(&text, out);
+                    write_string(&text, self.ensure_ascii, out);
                 }
             }
             out.push_str(&self.key);
@@ -128,28 +131,6 @@ impl Style {
             out.push('\n');
             (0..depth).for_each(|_| out.push_str(indent));
         }
-    }
-
-    fn write_string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for character in text.chars() {
-            match character {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                _ if character < ' ' || (self.ensure_ascii && !character.is_ascii()) => {
-                    for unit in character.encode_utf16(&mut [0; 2]) {
-                        out.push_str(&format!("\\u{unit:04x}"));
-                    }
-                }
-                _ => out.push(character),
-            }
-        }
-        out.push('"');
     }
 }
 

@@ -2,10 +2,12 @@
 //! Face hub. Reads files: for the control plane at start and when a model appears, never for a
 //! shard.
 
+use super::encoder::ChatEncoder;
 use super::error::TemplateError;
 use super::rules::EngineRules;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
+use super::{harmony, mistral};
 use crate::{Vocabulary, VocabularyError};
 use forebay_base::limits::{MODEL_FILE_BYTES_MAX, REVISION_BYTES_MAX};
 use forebay_base::read_file;
@@ -17,6 +19,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct ModelTextParts {
     pub vocabulary: Vocabulary,
+    /// The encoder that the engine uses instead of the template.
+    pub chat_encoder: Option<ChatEncoder>,
     /// `None` for a model without a usable chat template.
     pub chat_template: Option<ChatTemplate>,
     /// Why the chat template cannot be used. Prompts of text and token ids still work.
@@ -71,12 +75,15 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
         Some(prefix) => vocabulary.with_completion_prefix(prefix.as_bytes()),
         None => vocabulary,
     };
-    let compiled = find_template(dir, &config)?.map(|found| compile(found, &special, rules));
+    let found = find_template(dir, &config)?;
+    let source = found.as_ref().map(|found| found.sources.default.as_str());
+    let chat_encoder = find_encoder(dir, source, rules);
+    let compiled = found.map(|found| compile(found, &special, rules));
     let (chat_template, template_error) = match compiled.transpose() {
         Ok(chat_template) => (chat_template, None),
         Err(error) => (None, Some(error)),
     };
-    Ok(ModelTextParts { vocabulary, chat_template, template_error })
+    Ok(ModelTextParts { vocabulary, chat_encoder, chat_template, template_error })
 }
 
 /// The placeholder token of images, and the marker tokens around images, from the model's
@@ -89,6 +96,24 @@ pub fn find_image_tokens(dir: &Path) -> Option<(u32, Vec<u32>)> {
     let image = id("image_token_id").or_else(|| id("image_token_index"))?;
     let marks = ["vision_start_token_id", "vision_end_token_id"].into_iter().filter_map(id);
     Some((image, marks.collect()))
+}
+
+/// The encoder that an engine uses for a directory. Unreadable files count as absent.
+fn find_encoder(dir: &Path, template: Option<&str>, rules: EngineRules) -> Option<ChatEncoder> {
+    // SGLang renders the template for each model.
+    if rules != EngineRules::Vllm {
+        return None;
+    }
+    let config = read_object(&dir.join("config.json")).unwrap_or_default();
+    if harmony::is_model(&config, template) {
+        return Some(ChatEncoder::Harmony);
+    }
+    let entries = fs::read_dir(dir).ok()?.filter_map(Result::ok);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names: Vec<String> = names.take(DIR_ENTRIES_MAX).collect();
+    let found =
+        mistral::find_encoder(&names, |name| read_optional(&dir.join(name)).ok().flatten())?;
+    Some(found.map_or(ChatEncoder::Unknown, ChatEncoder::Mistral))
 }
 
 fn compile(
@@ -172,6 +197,9 @@ fn special_tokens(map: &Map<String, Value>, config: &Map<String, Value>) -> Spec
     special
 }
 
+/// Files of a model directory that are looked at.
+const DIR_ENTRIES_MAX: usize = 4_096;
+
 /// Classes for which SGLang uses `add_bos_token` of the configuration, true when absent, as
 /// transformers 4 did. Transformers 5, which vLLM 0.33 uses, ignores it and uses the post-processor
 /// of the file.
@@ -253,7 +281,7 @@ fn templates_of(object: &Map<String, Value>) -> Option<TemplateTexts> {
 #[cfg(test)]
 mod tests {
     use super::{LoadError, find_model_dir_in, load_model_text, load_model_text_for};
-    use crate::chat::EngineRules;
+    use crate::chat::{ChatEncoder, EngineRules};
     use serde_json::{Value, json};
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -280,6 +308,40 @@ mod tests {
         let parts = load_model_text(Path::new(OWN)).unwrap();
         assert!(parts.chat_template.unwrap().has_plan());
         assert!(parts.vocabulary.token_count() > 2_000);
+    }
+
+    #[test]
+    fn encoders_go_before_templates_where_vllm_uses_them() {
+        let tekken = r#"{"config":{"version":"v3"},"vocab":[{"rank":0}]}"#;
+        let newer = r#"{"config":{"version":"v99"}}"#;
+        let gpt_oss = r#"{"model_type":"gpt_oss"}"#;
+        let mistral = "mistral_common encoder";
+        for (files, wanted) in [
+            (&[("config.json", gpt_oss)][..], Some("Harmony encoder")),
+            (&[("config.json", r#"{"model_type":"llama"}"#)], None),
+            (&[("tekken.json", tekken)], Some(mistral)),
+            (&[("tekken.json", tekken), ("consolidated.safetensors", "")], Some(mistral)),
+            (&[("tekken.json", tekken), ("model.safetensors", "")], None),
+            (&[("tokenizer.model.v7", ""), ("consolidated-1.safetensors", "")], Some("unknown")),
+            (&[("tekken.json", newer)], Some("unknown")),
+            (&[("tekken.json", "{")], Some("unknown")),
+        ] {
+            let dir = model(&json!({ "chat_template": "T" }));
+            for (name, text) in files {
+                fs::write(dir.path().join(name), text).unwrap();
+            }
+            let found = load_model_text(dir.path()).unwrap();
+            assert!(found.chat_template.is_some());
+            let name = found.chat_encoder.as_ref().map(ChatEncoder::name);
+            let same = name.is_some_and(|name| wanted.is_some_and(|wanted| name.contains(wanted)));
+            assert!(same || name == wanted, "{files:?}: {name:?}");
+            let by_sglang = load_model_text_for(dir.path(), EngineRules::Sglang).unwrap();
+            assert_eq!(by_sglang.chat_encoder, None, "{files:?}");
+        }
+        let marks = "<|start|>{{ x }}<|channel|>analysis<|message|>";
+        let dir = model(&json!({ "chat_template": marks }));
+        let found = load_model_text(dir.path()).unwrap().chat_encoder;
+        assert_eq!(found, Some(ChatEncoder::Harmony), "by its template");
     }
 
     #[test]

@@ -6,16 +6,21 @@
 //! template as the engine does. [`ChatTemplate::render_plain`] joins plain messages with literals
 //! that `plan` has learnt from the template and checked against it; it declines other messages.
 
+mod anthropic;
 mod date;
+mod encoder;
 mod environment;
 mod error;
+mod harmony;
 mod json;
 mod layers;
 mod load;
 mod message;
 mod methods;
+mod mistral;
 mod plan;
 mod python;
+mod python_json;
 mod renderer;
 mod rules;
 mod shape;
@@ -25,6 +30,7 @@ mod template;
 mod values;
 
 pub use date::utc_now;
+pub use encoder::{ChatApi, ChatEncoder};
 pub use error::{RenderError, TemplateError};
 pub use layers::has_layers_that_forget;
 pub use load::{
@@ -32,6 +38,7 @@ pub use load::{
     load_model_text_for,
 };
 pub use message::{ChatRole, MessageSpan};
+pub use mistral::{MistralEncoder, MistralVersion};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

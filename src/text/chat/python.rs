@@ -59,7 +59,8 @@ pub(super) fn write_number(value: &Value, out: &mut String) {
     }
 }
 
-fn write_float(number: f64, out: &mut String) {
+/// Writes a float in Python's notation.
+pub(super) fn write_float(number: f64, out: &mut String) {
     if !number.is_finite() {
         let sign = if number < 0.0 { "-" } else { "" };
         out.push_str(if number.is_nan() { "nan" } else { sign });

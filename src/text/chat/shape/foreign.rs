@@ -17,7 +17,8 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
     from_responses(body)
 }
 
-fn from_anthropic(body: &mut Map<String, Value>) {
+/// Converts a body of `/v1/messages`.
+pub(in crate::chat) fn from_anthropic(body: &mut Map<String, Value>) {
     let system = body.remove("system").map(without_billing);
     let effort = body.get("output_config").and_then(|config| config.get("effort")).cloned();
     let disabled = body.get("thinking").is_some_and(|thinking| kind(thinking) == "disabled");

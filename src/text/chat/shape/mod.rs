@@ -11,6 +11,7 @@ mod sglang;
 mod shaper;
 mod tools;
 
+pub(super) use foreign::from_anthropic;
 pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 
 use super::error::RenderError;

@@ -150,7 +150,7 @@ impl ChatTemplate {
 }
 
 /// The body as an object with its keys in the client's order.
-fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
+pub(super) fn parse(body: &[u8]) -> Result<Map<String, Value>, RenderError> {
     if depth(body) > JSON_DEPTH_MAX {
         return Err(RenderError::Body);
     }
