@@ -182,6 +182,7 @@ impl LoadReporter {
             counts.observe(planned.rank, &reading, own, &self.board, now);
             drop(counts);
             let reading = reading.completed(planned.capacity_tokens);
+            self.board.report_kv(planned.rank, &reading, now);
             let report = LoadReport::new(planned.rank, now, &reading, own);
             state.reports.take(report);
             if state.posted.insert(planned.rank) {

@@ -27,6 +27,10 @@
 //! missing; it only falls until a larger grant arrives, which counts from the moment of the grant.
 //! New grants come from the rest of the limit.
 //!
+//! For KV tokens, the limit of the sum may be larger than the limit of the rank ([`SharedLimit`]).
+//! It follows the reports of the engine. When it falls, grants fall, and claims fall as requests
+//! end.
+//!
 //! When replicas join, leave or reconnect, the limit may be exceeded by their existing requests
 //! until these have ended.
 
@@ -58,11 +62,21 @@ struct ReplicaClaim {
     changed_seq: u64,
 }
 
+/// A limit of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedLimit {
+    /// Most that a replica may use.
+    pub(crate) each: u64,
+    /// Most that all replicas may use in sum; at least `each`. More than `each` if the replicas
+    /// count the same tokens.
+    pub(crate) all: u64,
+}
+
 /// This replica's usage and demand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) id: ReplicaId,
-    pub(crate) max: u64,
+    pub(crate) limit: SharedLimit,
     pub(crate) held: u64,
     pub(crate) want: u64,
     /// Most that it takes before it knows whether it is alone.
@@ -129,7 +143,7 @@ impl Account {
         if others.is_empty() {
             self.seats.clear();
             self.disagreed_since = None;
-            self.allowed = own.unheard_max.unwrap_or(own.max).min(own.max);
+            self.allowed = own.unheard_max.unwrap_or(own.limit.each).min(own.limit.each);
         } else if by == own.id {
             self.lead(own, others, claim_before);
         } else {
@@ -153,13 +167,13 @@ impl Account {
         match granted {
             Some(granted) => {
                 self.disagreed_since = None;
-                self.allowed = granted.min(own.max);
+                self.allowed = granted.min(own.limit.each);
             }
             None => {
-                self.allowed = self.allowed.min(own.max);
+                self.allowed = self.allowed.min(own.limit.each);
                 if self.is_hopeless(own.now) {
                     let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
-                    self.allowed = self.allowed.max((own.max / count).max(1));
+                    self.allowed = self.allowed.max((own.limit.each / count).max(1));
                 }
             }
         }
@@ -174,7 +188,7 @@ impl Account {
         if agreed {
             self.disagreed_since = None;
         } else if !self.is_hopeless(own.now) {
-            self.allowed = self.allowed.min(own.max);
+            self.allowed = self.allowed.min(own.limit.each);
             return;
         }
         let outside = others.iter().filter(|other| other.by != own.id);
@@ -182,12 +196,14 @@ impl Account {
         let inside: Vec<&Other> = others.iter().filter(|other| other.by == own.id).collect();
         let mut wishes = vec![Wish { want: own.want, held: own.held }];
         wishes.extend(inside.iter().map(|other| Wish { want: other.want, held: other.held }));
-        let shares = divide(own.max.saturating_sub(outside), &wishes);
-        let own_share = shares.first().copied().unwrap_or(0).min(own.max);
-        let targets: Vec<(&Other, u64)> =
-            inside.into_iter().zip(shares.iter().skip(1).copied()).collect();
+        let shares = divide(own.limit.all.saturating_sub(outside), &wishes);
+        let own_share = shares.first().copied().unwrap_or(0).min(own.limit.each);
+        let targets: Vec<(&Other, u64)> = inside
+            .into_iter()
+            .zip(shares.iter().skip(1).map(|share| *share.min(&own.limit.each)))
+            .collect();
         let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
-        self.give(own, claim_before, own_share, &targets, own.max.max(count));
+        self.give(own, claim_before, own_share, &targets, own.limit.all.max(count));
     }
 
     /// Updates a replica's claim from its report.
@@ -280,7 +296,8 @@ mod tests {
 
     fn own(held: u64, want: u64, next_seq: u64) -> Own {
         let now = NanosSinceStart(0);
-        Own { id: ME, max: 4, held, want, unheard_max: None, knows_all: true, next_seq, now }
+        let limit = SharedLimit { each: 4, all: 4 };
+        Own { id: ME, limit, held, want, unheard_max: None, knows_all: true, next_seq, now }
     }
 
     fn other(claim: u64, want: u64, by: ReplicaId) -> Other {
@@ -346,7 +363,8 @@ mod tests {
     fn what_runs_above_a_grant_is_taken_off_what_others_do_not_use() {
         let hash = hash_of(ME);
         let mut account = Account::default();
-        let own = |held, seq| Own { max: 1_000, ..own(held, 500, seq) };
+        let limit = SharedLimit { each: 1_000, all: 1_000 };
+        let own = |held, seq| Own { limit, ..own(held, 500, seq) };
         let says = |held, claim, obeys_seq| Other { held, obeys_seq, ..other(claim, 500, ME) };
         for seq in 1..3 {
             account.turn(&own(0, seq), hash, &[says(0, 0, 0)]);
@@ -379,5 +397,26 @@ mod tests {
         let later = Own { now: NanosSinceStart(3_000_000_000), ..own(0, 4, 2) };
         account.turn(&later, hash, &[stubborn]);
         assert_eq!(account.allowed(), 3, "its claim is left to it");
+    }
+
+    #[test]
+    fn a_replica_gets_more_than_its_part_and_never_more_than_the_rank() {
+        let hash = hash_of(ME);
+        let shares = |all: u64, wants: [u64; 2]| {
+            let mut account = Account::default();
+            let limit = SharedLimit { each: 4, all };
+            let mut grant = 0;
+            for seq in 1..6 {
+                let mine = Own { limit, ..own(0, wants[0], seq) };
+                let told = Other { obeys_seq: seq - 1, ..other(grant, wants[1], ME) };
+                let report = account.turn(&mine, hash, &[told]);
+                grant = report.grants.first().map_or(0, |(_, granted)| *granted);
+            }
+            [account.allowed(), grant]
+        };
+        assert_eq!(shares(4, [4, 4]), [2, 2]);
+        assert_eq!(shares(6, [4, 4]), [3, 3]);
+        assert_eq!(shares(8, [4, 4]), [4, 4]);
+        assert_eq!(shares(7, [0, 4]), [2, 4], "the rest is even, and the rank has 4");
     }
 }

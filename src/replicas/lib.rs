@@ -3,13 +3,13 @@
 //! a rank's limits hold for all replicas together.
 //!
 //! [`wire`] defines the messages, [`replica`] a replica without sockets and clocks, [`account`] and
-//! [`divide`] how a limit is shared, [`peers`] the known replicas, [`local`] the bridge to the load
-//! board, [`task`] the clock, [`transport`] the connections: [`nats`], or [`mesh`] from router to
-//! router. The path of a request never waits for any of it: shards read two words that this module
-//! writes. Without a connection the router works alone: after 3 s the load and windows of the other
-//! replicas expire and its limits are its own. Limits: 32 replicas, 1 MiB per message, as many
-//! ranks and windows as a fleet may have; full channels drop messages, and the full report of the
-//! next second compensates.
+//! [`divide`] how a limit is shared, [`overcount`] what a limit of KV tokens gets back, [`peers`]
+//! the known replicas, [`local`] the bridge to the load board, [`task`] the clock, [`transport`]
+//! the connections: [`nats`], or [`mesh`] from router to router. The path of a request never waits
+//! for any of it: shards read two words that this module writes. Without a connection the router
+//! works alone: after 3 s the load and windows of the other replicas expire and its limits are its
+//! own. Limits: 32 replicas, 1 MiB per message, as many ranks and windows as a fleet may have; full
+//! channels drop messages, and the full report of the next second compensates.
 
 mod account;
 mod bell;
@@ -23,6 +23,7 @@ mod message_lines;
 mod message_readers;
 mod nats;
 mod own_load;
+mod overcount;
 mod peer_link;
 mod peers;
 mod replica;
@@ -40,7 +41,7 @@ pub use figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
 pub use inbound::Received;
 pub use message_lines::{LineTooLong, MessageLines};
 pub use message_readers::{MessageStream, SubscribeRefused};
-pub use own_load::{Elsewhere, Local, LocalRank, LocalWindow};
+pub use own_load::{Elsewhere, KvInUse, Local, LocalRank, LocalWindow};
 pub use replica::{Outgoing, Replica};
 pub use task::Replicas;
 pub use wire::{MessageKind, ReplicaId, WindowLeg};

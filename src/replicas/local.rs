@@ -1,13 +1,15 @@
 //! The bridge to the load board: reads this router's load from it, and writes the load of other
 //! replicas to it.
 
-use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
+use super::own_load::{Elsewhere, KvInUse, Local, LocalRank, LocalWindow};
 use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueCell, WindowOrigin, WorkerState};
+use forebay_fleet::worker::{
+    FleetSnapshot, KvReport, LoadBoard, QueueCell, WindowOrigin, WorkerState,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,9 +113,12 @@ impl LocalView {
         let room = self.fleet.room(index);
         let queue = self.fleet.queue_of(index).and_then(|queue| self.board.queue(queue));
         let sharing = self.sharing.get(index.index()).copied().unwrap_or(1);
+        let held = u64::from(load.in_flight());
+        // An empty rank with room that no waiting request can use: the requests wait for other
+        // ranks.
+        let queue = queue.filter(|_| held > 0 || !load.is_spare());
         let waiting = u64::from(queue.map_or(0, QueueCell::waiting));
         let waiting_tokens = queue.map_or(0, QueueCell::waiting_tokens);
-        let held = u64::from(load.in_flight());
         let is_active = held > 0 || waiting > 0;
         // A request waits although the rank is empty: it is larger than this replica's part of the
         // rank.
@@ -130,7 +135,14 @@ impl LocalView {
             // all waiting tokens.
             kv: local(room.kv_tokens_max, load.kv_tokens(), waiting_tokens),
             prefill: load.prefill_tokens(),
+            kv_in_use: self.kv_in_use(index),
         }
+    }
+
+    fn kv_in_use(&self, index: RankIndex) -> Option<KvInUse> {
+        let KvReport { used_tokens, at } = self.board.kv_report(index)?;
+        let counts_until = at.plus(self.fleet.config.load.age_max);
+        Some(KvInUse { used_tokens, at, counts_until })
     }
 
     /// Windows that this router has open.
@@ -206,7 +218,9 @@ impl LocalView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::test_support;
+    use forebay_fleet::worker::{
+        LoadReading, QueueDemand, QueueLimits, Rank, RoomDemand, RoomLimits, test_support,
+    };
 
     const RANK: RankIndex = RankIndex(0);
 
@@ -245,5 +259,81 @@ mod tests {
         assert_eq!(prefill_elsewhere(true, 2_000), 200);
         assert_eq!(prefill_elsewhere(false, 4_000), 200);
         assert_eq!(prefill_elsewhere(false, 6_000), 0, "a silent router is forgotten");
+    }
+
+    #[test]
+    fn requests_that_wait_for_other_ranks_claim_nothing_of_an_empty_rank() {
+        let room = RoomLimits { kv_tokens_max: 10_000, places_max: 8, ..RoomLimits::default() };
+        let fleet = Arc::new(FleetSnapshot {
+            workers: vec![test_support::worker()],
+            ranks: vec![Rank { room, ..test_support::rank(0) }],
+            ..FleetSnapshot::default()
+        });
+        let (_, local) = router(1, &fleet);
+        let queue = fleet.queue_of(RANK).and_then(|queue| local.board.queue(queue)).unwrap();
+        let wanted = QueueDemand { tokens: 3_000, ..QueueDemand::default() };
+        queue.join(QueueLimits::NONE, wanted).unwrap();
+        let wants = || {
+            let rank = local.rank(RANK);
+            [rank.places.want, rank.kv.want]
+        };
+        assert_eq!(wants(), [9, 10_001], "an empty rank, and a request waits for it");
+        local.board.rank(RANK).unwrap().set_spare(true);
+        assert_eq!(wants(), [0, 0]);
+        let load = local.board.rank(RANK).unwrap();
+        let two = RoomDemand { kv_tokens: 2_000, prefill_tokens: 0 };
+        assert!(load.try_acquire(room, two).is_some());
+        assert_eq!(wants(), [3, 6_250], "what runs there makes room, which any may use");
+        load.set_spare(false);
+        assert_eq!(wants(), [3, 6_250]);
+    }
+
+    /// Two routers with 4,000 tokens each on a rank of 10,000. Has the first router room for 3,000
+    /// more, so long after a report of the tokens in use?
+    fn has_room(used_tokens: Option<u64>, age_ms: u64) -> bool {
+        let room = RoomLimits { kv_tokens_max: 10_000, ..RoomLimits::default() };
+        let fleet = Arc::new(FleetSnapshot {
+            workers: vec![test_support::worker()],
+            ranks: vec![Rank { room, ..test_support::rank(0) }],
+            ..FleetSnapshot::default()
+        });
+        let mut routers = [router(1, &fleet), router(2, &fleet)];
+        let wanted = |kv_tokens| RoomDemand { kv_tokens, prefill_tokens: 0 };
+        for (_, local) in &routers {
+            let load = local.board.rank(RANK).unwrap();
+            assert!(load.try_acquire(room, wanted(4_000)).is_some());
+        }
+        let reported_at = NanosSinceStart(2_000_000_000);
+        let end = reported_at.plus(Duration::from_millis(age_ms));
+        let mut now = NanosSinceStart(1);
+        while now <= end {
+            if now >= reported_at {
+                let reading = LoadReading { used_tokens, ..LoadReading::default() };
+                routers.iter().for_each(|(_, local)| {
+                    if local.board.kv_report(RANK).is_none() {
+                        local.board.report_kv(RANK, &reading, now);
+                    }
+                });
+            }
+            for sender in 0..2 {
+                let (replica, local) = &mut routers[sender];
+                let ranks = local.ranks();
+                let (_, message) = replica.turn(&ranks, &[], now);
+                local.write_elsewhere(replica, &ranks);
+                let Some((kind, bytes)) = message else { continue };
+                routers[1 - sender].0.hear(&kind.subject("test"), &bytes, now);
+            }
+            now = now.plus(Duration::from_millis(20));
+        }
+        let load = routers[0].1.board.rank(RANK).unwrap();
+        load.has_room(room, wanted(3_000))
+    }
+
+    #[test]
+    fn a_prefix_that_two_routers_count_leaves_room_for_both() {
+        assert!(!has_room(None, 500), "half of the rank is 5,000");
+        assert!(has_room(Some(4_000), 500), "the engine holds the prefix once");
+        assert!(!has_room(Some(8_000), 500), "both counts are right");
+        assert!(has_room(Some(4_000), 4_500) && !has_room(Some(4_000), 5_500), "too old");
     }
 }

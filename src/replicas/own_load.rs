@@ -13,6 +13,19 @@ pub struct LocalRank {
     pub kv: Local,
     /// Prompt tokens sent and not yet answered.
     pub prefill: u64,
+    /// KV tokens in use there, by the last report of the engine.
+    pub kv_in_use: Option<KvInUse>,
+}
+
+/// KV tokens in use on a rank, by its engine.
+#[derive(Clone, Copy, Debug)]
+pub struct KvInUse {
+    /// Tokens of all routers' requests. What requests share counts once.
+    pub used_tokens: u64,
+    /// Time of the report.
+    pub at: NanosSinceStart,
+    /// The report is too old from then on.
+    pub counts_until: NanosSinceStart,
 }
 
 /// This router's usage of a limit, and its demand.

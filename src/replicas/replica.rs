@@ -1,7 +1,8 @@
 //! The state machine of a replica, without sockets and clocks: messages and turns in, messages and
 //! allowances out.
 
-use super::account::{Account, AccountReport, Other, Own, steward};
+use super::account::{Account, AccountReport, Other, Own, SharedLimit, steward};
+use super::overcount::{CountedUse, Overcount};
 use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
 use super::peers::{GONE_AFTER, PeerChange, PeerRank, PeerUse, Peers};
 use super::tally::{MessageOutcome, Tally};
@@ -87,6 +88,7 @@ struct ReplicaRank {
     heard_of_by: NanosSinceStart,
     places: Account,
     kv: Account,
+    overcount: Overcount,
     /// Last published state of the rank.
     told: Option<RankWord>,
 }
@@ -150,6 +152,7 @@ impl Replica {
             heard_of_by: now.plus(ANSWER_TIME_MAX),
             places: Account::default(),
             kv: Account::default(),
+            overcount: Overcount::default(),
             told: None,
         });
         self.turns.next_at = now;
@@ -333,6 +336,8 @@ impl Replica {
     ) -> RankWord {
         let others_places = self.others(position, |rank| &rank.places);
         let others_kv = self.others(position, |rank| &rank.kv);
+        let counted = self.counted(position, local);
+        let replicas = u64::try_from(self.peers.len()).unwrap_or(u64::MAX).saturating_add(1);
         let id = self.author.id;
         let next_seq = self.author.seq + 1;
         let nobody = self.peers.is_empty();
@@ -349,9 +354,11 @@ impl Replica {
             };
         };
         let is_unheard = now < if nobody { alone_at } else { rank.heard_of_by };
-        let own = |of: &Local, unheard_max: u64| Own {
+        rank.overcount.observe(local.kv_in_use, counted);
+        let kv_max = rank.overcount.limit(local.kv.max, replicas, now);
+        let own = |of: &Local, all: u64, unheard_max: u64| Own {
             id,
-            max: of.max,
+            limit: SharedLimit { each: of.max, all },
             held: of.held,
             want: of.want,
             unheard_max: is_unheard.then_some(unheard_max),
@@ -362,12 +369,18 @@ impl Replica {
         // A single place, whatever the size of its request.
         let places = use_word(
             &local.places,
-            || rank.places.turn(&own(&local.places, 1), rank.hash, &others_places),
+            || {
+                rank.places.turn(
+                    &own(&local.places, local.places.max, 1),
+                    rank.hash,
+                    &others_places,
+                )
+            },
             heard,
         );
         let kv = use_word(
             &local.kv,
-            || rank.kv.turn(&own(&local.kv, u64::MAX), rank.hash, &others_kv),
+            || rank.kv.turn(&own(&local.kv, kv_max, u64::MAX), rank.hash, &others_kv),
             heard,
         );
         RankWord {
@@ -409,6 +422,16 @@ impl Replica {
             places: less(local.places.max, &rank.places, reported.places),
             kv: less(local.kv.max, &rank.kv, reported.kv),
             ..reported
+        }
+    }
+
+    /// Load of all replicas on a rank.
+    fn counted(&self, position: usize, local: &LocalRank) -> CountedUse {
+        let Elsewhere { places, kv, prefill } = self.reported(position);
+        CountedUse {
+            requests: places.saturating_add(local.places.held),
+            kv_tokens: kv.saturating_add(local.kv.held),
+            prefill_tokens: prefill.saturating_add(local.prefill),
         }
     }
 

@@ -265,6 +265,7 @@ impl Node {
             places: want(places_max, places, self.waiting.div_ceil(RANKS as u64)),
             kv: want(kv_max, tokens, self.waiting * 50),
             prefill: 0,
+            kv_in_use: None,
         }
     }
 }

@@ -400,6 +400,7 @@ impl ShippedRouter {
         let own = board.rank(rank).map_or_else(OwnLoad::default, OwnLoad::of);
         self.control.limits.observe(rank, &reading, own, board, now);
         self.control.first_tokens.observe(rank, &reading, own, board, now);
+        board.report_kv(rank, &reading.completed(self.fleet.kv_capacity_tokens(rank)), now);
         reports.take(LoadReport::new(rank, now, &reading, own));
     }
 

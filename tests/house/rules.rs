@@ -38,6 +38,7 @@ const ATOMICS: &[&str] = &[
     "fleet/worker/queue_cell.rs",
     "fleet/worker/queue_tenants.rs",
     "fleet/worker/past.rs",
+    "fleet/worker/kv_report.rs",
     "fleet/worker/pinned.rs",
     "fleet/worker/signs.rs",
     "fleet/worker/unstreamed.rs",

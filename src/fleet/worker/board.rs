@@ -1,14 +1,15 @@
 //! The load board: a padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the rejection windows, and the bells of the shards.
 
+use super::kv_report::KvReportCell;
 use super::{
-    PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad, RankPast, RoomLimits,
-    UnstreamedPrompts, Windows,
+    KvReport, LoadReading, PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad,
+    RankPast, RoomLimits, UnstreamedPrompts, Windows,
 };
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};
-use forebay_base::{ModelIndex, QueueIndex, RankIndex};
+use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex, RankIndex};
 use forebay_ring::Bell;
 use forebay_ring::sync::OnceLock;
 use std::sync::Arc;
@@ -27,10 +28,11 @@ pub struct LoadBoard {
     bells: Vec<Arc<Bell>>,
 }
 
-/// Prompts in flight on a rank.
+/// Prompts in flight on a rank, and what they hold by its engine.
 #[derive(Debug, Default)]
 struct RankPrompts {
     pinned: PinnedPrefixes,
+    kv_report: KvReportCell,
     /// Allocated with the first such prompt.
     unstreamed: OnceLock<Box<UnstreamedPrompts>>,
 }
@@ -67,6 +69,19 @@ impl LoadBoard {
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
         self.pasts.get(rank.index())
+    }
+
+    /// Stores the KV use that a reading has. Only the control plane calls this.
+    pub fn report_kv(&self, rank: RankIndex, reading: &LoadReading, now: NanosSinceStart) {
+        if let Some(prompts) = self.prompts.get(rank.index()) {
+            prompts.kv_report.take(reading, now);
+        }
+    }
+
+    /// Last report of the KV use of a rank. Only the control plane calls this.
+    #[must_use]
+    pub fn kv_report(&self, rank: RankIndex) -> Option<KvReport> {
+        self.prompts.get(rank.index())?.kv_report.newest()
     }
 
     /// Limits of a rank, with the limit of prompt tokens that its speed gives at this moment.
