@@ -2,11 +2,11 @@
 
 use super::connected_replica::ConnectedReplica;
 use super::figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
-use super::mesh::Mesh;
 use super::own_load::LocalRank;
 use super::replica::Replica;
 use super::tally::MessageOutcome;
 use super::task::Replicas;
+use super::transports::mesh::Mesh;
 use super::wire::{MessageKind, ReplicaId};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -2,12 +2,12 @@
 
 use super::bell::EdgeBell;
 use super::connected_replica::{ConnectedReplica, ReplicaTurn};
-use super::inbound::{LinkEvent, Received};
-use super::message_readers::{MessageStream, SubscribeRefused};
 use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
 use super::tenants::USE;
-use super::transport::Transport;
+use super::transports::inbound::{LinkEvent, Received};
+use super::transports::message_readers::{MessageStream, SubscribeRefused};
+use super::transports::transport::Transport;
 use super::wire::ReplicaId;
 use forebay_base::{Clock, NanosSinceStart};
 use forebay_config::Config;

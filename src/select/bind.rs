@@ -1,9 +1,14 @@
 //! Binds a request to the best rank with room, by a lease. Shards run it for new requests, owners
 //! of queues for waiting requests; both by the same rules.
 
+use super::Candidates;
+use super::PickRequest;
+use super::Policy;
+use super::RankCost;
+use super::RoundRobin;
+use super::lease_cost;
 use super::pick::pick_by;
 use super::sources::{PrefillSource, Sources};
-use super::{Candidates, PickRequest, Policy, RankCost, RoundRobin, lease_cost};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};

@@ -3,48 +3,39 @@
 //! `dataplane::request` on the shard's thread; never blocks, never allocates.
 
 mod choice_reason;
-mod beside;
+mod matching;
 mod bind;
 mod candidate;
-mod cost;
-mod match_request;
-mod matched;
+mod pricing;
 mod model;
 mod naming;
-mod part_keys;
 mod pick;
-mod prices;
-mod prompt;
-mod prompt_size;
 mod reach;
 mod route;
 mod session;
 mod sources;
-mod speeds;
-mod tiers;
-mod reported;
 mod usable;
 
 pub use bind::Binder;
 pub use candidate::{Candidates, NoCandidate, RankSearch};
 pub use choice_reason::{ChoiceReason, most_held};
-pub use cost::{CostParts, RankCost, RankSnapshot, RankWork, predicted_work};
-pub use match_request::MatchRequest;
-pub use matched::PromptOverlaps;
+pub use matching::match_request::MatchRequest;
+pub use matching::matched::PromptOverlaps;
+pub use matching::part_keys::prompt_part_keys;
+pub use matching::prompt::Prompt;
+pub use matching::prompt_size::PromptSize;
+pub use matching::reported::ReportedPaths;
+pub use matching::tiers::{TierOverlaps, weigh_tiers};
 pub use model::{NoModel, cache_namespace, model};
 pub use naming::served_as;
-pub use part_keys::prompt_part_keys;
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };
-pub use prices::Prices;
-pub use prompt::Prompt;
-pub use prompt_size::PromptSize;
+pub use pricing::cost::{CostParts, RankCost, RankSnapshot, RankWork, predicted_work};
+pub use pricing::prices::Prices;
 pub use reach::reaches;
-pub use reported::ReportedPaths;
 pub use route::{NoPair, Route, RouteRequest, RouteRules, WholeReason, route};
 pub use session::is_anchor;
-pub use tiers::{TierOverlaps, weigh_tiers};
 
 #[cfg(test)]
 mod route_tests;

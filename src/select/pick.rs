@@ -1,6 +1,12 @@
 //! The policies, and the expected cost of a request on a rank.
 
-use super::{CostParts, Prices, PromptSize, RankCost, RankSnapshot, RankWork, predicted_work};
+use super::CostParts;
+use super::Prices;
+use super::PromptSize;
+use super::RankCost;
+use super::RankSnapshot;
+use super::RankWork;
+use super::predicted_work;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::LeaseCost;
 use forebay_fleet::worker::{

@@ -12,8 +12,9 @@
 //! * Without a usable pair, the request stays whole if the configured fallback lets decode ranks
 //!   compute prompts. Ranks that only serve whole requests always may.
 
+use super::Candidates;
+use super::PickRequest;
 use super::usable::{Usable, meets};
-use super::{Candidates, PickRequest};
 use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
 use forebay_fleet::mailbox::Pin;

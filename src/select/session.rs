@@ -1,7 +1,9 @@
 //! Policy `session`: a request goes to the anchor of its session, as long as the wait there costs
 //! less than computing its prompt elsewhere.
 
-use super::{PickRequest, Policy, RankCost};
+use super::PickRequest;
+use super::Policy;
+use super::RankCost;
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SessionKey};
 
@@ -59,7 +61,10 @@ impl PickRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Prices, PromptSize, RoundRobin, pick};
+    use crate::Prices;
+    use crate::PromptSize;
+    use crate::RoundRobin;
+    use crate::pick;
     use forebay_base::NanosSinceStart;
     use forebay_fleet::worker::test_support::REQUESTER;
     use forebay_fleet::worker::{LoadBoard, LoadReports, Rank, SessionSeat, test_support};

@@ -9,12 +9,12 @@
 //! The figure is no strict bound. Annealing may miss the best assignment, which makes the bound too
 //! weak. It ignores requests after the segment, which makes the bound too strong.
 
-use crate::engine::{EngineNews, EngineRequest, ModelEngine};
-use crate::kv_cache::KvCache;
 use crate::plan::SimPlan;
+use crate::ranks::engine::{EngineNews, EngineRequest, ModelEngine};
+use crate::ranks::kv_cache::KvCache;
 use crate::rivals::Rule;
 use crate::summary::{PolicySummary, RequestOutcome};
-use crate::trace::Trace;
+use crate::traces::trace::Trace;
 use crate::world::{RequestRecord, records};
 
 /// Temperatures at the start and the end: the increase of the summed times, in parts of the mean
@@ -323,9 +323,9 @@ fn advance(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generate::Scenario;
-    use crate::speed::ModelSpeed;
-    use crate::trace_file::parse;
+    use crate::ranks::speed::ModelSpeed;
+    use crate::traces::generate::Scenario;
+    use crate::traces::trace_file::parse;
 
     fn trace(requests: &[(u32, &[u64])]) -> Trace {
         let line = |(at, (tokens, hashes)): (usize, &(u32, &[u64]))| {

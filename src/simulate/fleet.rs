@@ -1,7 +1,7 @@
 //! The fleet of a run, as the control plane would discover it.
 
 use crate::plan::SimPlan;
-use crate::trace::Trace;
+use crate::traces::trace::Trace;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;

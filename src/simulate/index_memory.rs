@@ -1,9 +1,9 @@
 //! A simulated router's view of the caches: its slice of the index, and predicted blocks.
 
-use crate::believed_pool::BelievedPool;
 use crate::fleet::SEED;
-use crate::prompt_text::{ROW_WORDS, write_block};
-use crate::trace::{NO_BLOCK, Trace, TraceRequest};
+use crate::ranks::believed_pool::BelievedPool;
+use crate::traces::prompt_text::{ROW_WORDS, write_block};
+use crate::traces::trace::{NO_BLOCK, Trace, TraceRequest};
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::SPECULATIVE_CHUNK_BYTES;
 use forebay_config::Config;

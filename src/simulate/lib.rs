@@ -25,38 +25,30 @@
     reason = "no input of a client comes here; places come from the trace, and figures are small"
 )]
 
-mod believed_pool;
+mod ranks;
 mod bound;
-mod engine;
 mod fleet;
-mod generate;
-mod held;
-mod host_tier;
+mod traces;
 mod index_memory;
-mod kv_cache;
 mod messages;
 mod plan;
-mod prompt_text;
 mod rivals;
 mod routers;
 mod series;
 mod shipped;
-mod speed;
 mod summary;
-mod trace;
-mod trace_file;
 mod world;
 
 pub use bound::{BoundError, SegmentBound, SegmentFigures, TraceSegment, bound};
-pub use generate::Scenario;
 pub use plan::{BlockRoom, SimPlan};
+pub use ranks::speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use rivals::{Rival, Rule};
 pub use routers::{LentClock, RouterUse};
 pub use series::{RunSeries, TtftPoint};
-pub use speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use summary::PolicySummary;
-pub use trace::{Trace, TraceRequest, TurnStart};
-pub use trace_file::{TraceError, read};
+pub use traces::generate::Scenario;
+pub use traces::trace::{Trace, TraceRequest, TurnStart};
+pub use traces::trace_file::{TraceError, read};
 pub use world::{EngineLoad, PolicyRun, RunObserver, run, simulate};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tenfold load on engines that do not declare their limit: requests that wait in an engine, and
 //! use of its capacity.
 
-use crate::trace_file::parse;
+use crate::traces::trace_file::parse;
 use crate::*;
 use forebay_config::{Config, Policy};
 use std::fmt::Write;

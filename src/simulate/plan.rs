@@ -1,7 +1,7 @@
 //! Input of a run: fleet, load and random seed.
 
-use crate::speed::ModelSpeed;
-use crate::trace::Trace;
+use crate::ranks::speed::ModelSpeed;
+use crate::traces::trace::Trace;
 use forebay_config::Config;
 
 /// Blocks that a rank, and the pool of all ranks, have room for.

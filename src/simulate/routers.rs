@@ -3,12 +3,12 @@
 //! with peers or NATS in messages. Each replica receives all KV events. Predictions for in-flight
 //! prompts stay in their replica.
 
-use crate::kv_cache::CacheChange;
 use crate::messages::Messages;
 use crate::plan::SimPlan;
+use crate::ranks::kv_cache::CacheChange;
 use crate::rivals::{RivalState, Rule};
 use crate::shipped::{PlaceOutcome, ShippedRouter, TraceArrival};
-use crate::trace::Trace;
+use crate::traces::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy};
 use forebay_fleet::account::Lease;

@@ -3,9 +3,9 @@
 
 use crate::fleet::fleet;
 use crate::index_memory::{IndexMemory, TOKEN_BYTES};
-use crate::kv_cache::CacheChange;
 use crate::plan::SimPlan;
-use crate::trace::{Trace, TraceRequest};
+use crate::ranks::kv_cache::CacheChange;
+use crate::traces::trace::{Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
 use forebay_config::Config;

@@ -1,11 +1,11 @@
 //! Engines by hand, traces by hand, and runs that repeat.
 
 use super::*;
-use crate::engine::{EngineNews, EngineRequest, EngineTotals, ModelEngine};
-use crate::host_tier::HostTier;
-use crate::kv_cache::{CacheChange, KvCache, PoolHandle};
+use crate::ranks::engine::{EngineNews, EngineRequest, EngineTotals, ModelEngine};
+use crate::ranks::host_tier::HostTier;
+use crate::ranks::kv_cache::{CacheChange, KvCache, PoolHandle};
 use crate::shipped::{ShippedRouter, TraceArrival};
-use crate::trace_file::parse;
+use crate::traces::trace_file::parse;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy, QueueMode};
 use std::cell::RefCell;

@@ -46,6 +46,7 @@ fn endpoint(api: &str) -> Endpoint {
 }
 
 /// The prompt of a case, by the offload thread and, if it takes the case, by a shard.
+#[expect(clippy::unwrap_in_result, reason = "a case that cannot be read is a fault of the test")]
 fn rendered(case: &Value, model: &ModelText) -> Result<String, Unrenderable> {
     let body = case["body"].to_string();
     let mut request = ApiRequest::default();

@@ -2,9 +2,12 @@
 
 use super::source::{Name, Source};
 use super::tree::{Tree, first, scope};
+use std::collections::BTreeMap;
 
 /// Lines of a file, its unit tests aside.
 pub(crate) const FILE_LINES_MAX: usize = 500;
+/// Files of code on one level of a folder.
+const FOLDER_FILES_MAX: usize = 20;
 /// Lines of a file of tests.
 pub(crate) const TEST_LINES_MAX: usize = 820;
 /// An `ordering:` comment stands at most so many lines above what it explains.
@@ -32,17 +35,17 @@ const ATOMICS: &[&str] = &[
     "net/drivers/provided.rs",
     "index/table/",
     "fleet/worker/load.rs",
-    "fleet/worker/breaker/mod.rs",
-    "fleet/worker/ejection.rs",
-    "fleet/worker/prompt_counts.rs",
-    "fleet/worker/queue_cell.rs",
-    "fleet/worker/queue_tenants.rs",
-    "fleet/worker/past.rs",
-    "fleet/worker/kv_report.rs",
-    "fleet/worker/pinned.rs",
-    "fleet/worker/signs.rs",
-    "fleet/worker/unstreamed.rs",
-    "fleet/worker/window.rs",
+    "fleet/worker/faults/breaker/mod.rs",
+    "fleet/worker/faults/ejection.rs",
+    "fleet/worker/counts/prompt_counts.rs",
+    "fleet/worker/queues/queue_cell.rs",
+    "fleet/worker/queues/queue_tenants.rs",
+    "fleet/worker/counts/past.rs",
+    "fleet/worker/counts/kv_report.rs",
+    "fleet/worker/counts/pinned.rs",
+    "fleet/worker/counts/signs.rs",
+    "fleet/worker/counts/unstreamed.rs",
+    "fleet/worker/queues/window.rs",
     "fleet/account/counters.rs",
     "fleet/account/rows.rs",
     "fleet/tenant/board.rs",
@@ -77,6 +80,16 @@ pub(crate) fn long_sleeps(source: &Source) -> Vec<String> {
 pub(crate) fn faults(tree: &Tree) -> Vec<String> {
     let lost = tree.lost.iter().map(|source| format!("{}: no module names this file", source.path));
     (0..tree.sources.len()).flat_map(|file| of_file(tree, file)).chain(lost).collect()
+}
+
+/// Folders with more files on one level than a reader can look over.
+pub(crate) fn full_folders(tree: &Tree) -> Vec<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let paths = tree.sources.iter().filter_map(|source| source.path.rsplit_once('/'));
+    paths.for_each(|(folder, _)| *counts.entry(folder).or_default() += 1);
+    let full = counts.into_iter().filter(|(_, count)| *count > FOLDER_FILES_MAX);
+    full.map(|(folder, count)| format!("{folder}: {count} files, at most {FOLDER_FILES_MAX}"))
+        .collect()
 }
 
 fn of_file(tree: &Tree, file: usize) -> Vec<String> {

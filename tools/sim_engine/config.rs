@@ -1,7 +1,7 @@
 //! Settings of a simulated engine. Plain data with its checks; any thread.
 
+use super::batching::schedule::EnginePace;
 use super::refusal::EngineRefusal;
-use super::schedule::EnginePace;
 use super::transfer::TransferSettings;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

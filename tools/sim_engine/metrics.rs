@@ -1,7 +1,7 @@
 //! `/metrics` in Prometheus text, with vLLM's names and labels.
 
+use super::batching::rank_stats::RankStats;
 use super::config::EngineConfig;
-use super::rank_stats::RankStats;
 use super::state::EngineState;
 use axum::extract::State;
 use axum::http::header;

@@ -1,10 +1,12 @@
 //! The routes of an engine: routes of its wire, and routes that every engine has.
 
 use super::config::EngineWire;
+use super::debug;
 use super::metrics::metrics;
+use super::sglang;
 use super::state::EngineState;
 use super::transfer::{self, RegistryState};
-use super::{debug, sglang, vllm};
+use super::vllm;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;

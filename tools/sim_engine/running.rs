@@ -2,18 +2,18 @@
 //! command line, the demo and tests.
 
 use super::aborts::Aborts;
+use super::batching::prefix_cache::PrefixCache;
+use super::batching::rank_stats::RankStats;
+use super::batching::ranks::RanksHandle;
+use super::batching::schedule::RankSchedule;
 use super::chat_text::ChatText;
 use super::config::{EngineConfig, EngineError, EngineRole, EngineWire};
 use super::encode::EncodeHandle;
+use super::events::kv_publisher::{KvEndpoints, KvPublisher};
 use super::fault::Faults;
-use super::kv_publisher::{KvEndpoints, KvPublisher};
 use super::listening::listen;
-use super::prefix_cache::PrefixCache;
 use super::random_id::random_id_128;
-use super::rank_stats::RankStats;
-use super::ranks::RanksHandle;
 use super::routes::{registry_routes, routes};
-use super::schedule::RankSchedule;
 use super::state::{EnginePlace, EngineState, RequestTracking, TransferEnds};
 use super::tally::EngineTally;
 use super::times::TimesLog;

@@ -1,11 +1,11 @@
 //! State that the routes of an engine share, for both wires.
 
 use super::aborts::Aborts;
+use super::batching::ranks::RanksHandle;
 use super::config::EngineConfig;
 use super::encode::EncodeHandle;
+use super::events::kv_publisher::KvEndpoints;
 use super::fault::Faults;
-use super::kv_publisher::KvEndpoints;
-use super::ranks::RanksHandle;
 use super::tally::EngineTally;
 use super::times::{Timed, TimesLog};
 use super::transfer::{KvSeeker, TransferTable};

@@ -37,8 +37,9 @@ impl Bench {
     }
 
     /// The same answer, from each group in turn.
-    fn feed_all(&mut self, count: usize, sample: TrustSample) {
-        (0..count).for_each(|at| self.feed(at % self.group_count, sample));
+    fn feed_all(&mut self, count: u64, sample: TrustSample) {
+        let groups = (0..self.group_count).cycle();
+        (0..count).zip(groups).for_each(|(_, group)| self.feed(group, sample));
     }
 
     fn guesses(&self) -> GuessUse {
@@ -68,7 +69,7 @@ fn without_reports_nothing_is_learned() {
 #[test]
 fn exact_predictions_are_held_without_guesses() {
     let mut bench = Bench::new(4);
-    bench.feed_all(PROOF_COUNT as usize + 1, EXACT);
+    bench.feed_all(PROOF_COUNT + 1, EXACT);
     assert_eq!(bench.judge.phase(), TrustPhase::Held);
     bench.feed_all(10_000, EXACT);
     assert_eq!(bench.judge.verdict(), ShapeTrust::default());
@@ -96,7 +97,7 @@ fn a_large_fleet_with_a_shared_system_message_learns_too() {
     for at in 0..64 * 64 {
         let is_back = at % 64 == 63;
         let sample = if is_back { answer(224, 400, 416) } else { answer(224, 128, 224) };
-        bench.feed(at * 5 % 8 + usize::from(is_back && at % 128 == 127) & 7, sample);
+        bench.feed((at * 5 + usize::from(is_back && at % 128 == 127)) % 8, sample);
         if bench.guesses() == GuessUse::Counted {
             return;
         }
@@ -141,12 +142,12 @@ fn guesses_end_when_the_events_suffice_again() {
     let mut bench = Bench::new(2);
     bench.feed_all(20, answer(224, 400, 416));
     assert_eq!(bench.guesses(), GuessUse::Counted);
-    bench.feed_all(RECOVERY_COUNT as usize, EXACT);
+    bench.feed_all(RECOVERY_COUNT, EXACT);
     assert_eq!(bench.judge.phase(), TrustPhase::Watched);
-    bench.feed_all(PROOF_COUNT as usize, EXACT);
+    bench.feed_all(PROOF_COUNT, EXACT);
     assert_eq!(bench.judge.phase(), TrustPhase::Held);
     // And again: a deploy changes what engines render.
-    bench.feed_all(PAUSE_FIRST as usize, EXACT);
+    bench.feed_all(PAUSE_FIRST, EXACT);
     bench.feed_all(10, answer(224, 0, 416));
     assert_eq!(bench.guesses(), GuessUse::Compared);
     bench.feed_all(10, answer(224, 400, 416));
@@ -247,7 +248,7 @@ proptest! {
         let mut bench = Bench::new(4);
         for (group, blocks, off) in answers {
             let predicted = blocks * BLOCK;
-            let found = predicted.saturating_add_signed(off * BLOCK as i64);
+            let found = predicted.saturating_add_signed(off * BLOCK.cast_signed());
             bench.feed(group, answer(predicted, predicted.saturating_sub(100), found));
             prop_assert_ne!(bench.guesses(), GuessUse::Counted);
             prop_assert!(bench.judge.verdict().is_whole());

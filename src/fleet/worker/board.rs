@@ -1,11 +1,18 @@
 //! The load board: a padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the rejection windows, and the bells of the shards.
 
-use super::kv_report::KvReportCell;
-use super::{
-    KvReport, LoadReading, PassedPrompts, PinnedPrefixes, PromptNumber, QueueCell, RankLoad,
-    RankPast, RoomLimits, UnstreamedPrompts, Windows,
-};
+use super::KvReport;
+use super::LoadReading;
+use super::PassedPrompts;
+use super::PinnedPrefixes;
+use super::PromptNumber;
+use super::QueueCell;
+use super::RankLoad;
+use super::RankPast;
+use super::RoomLimits;
+use super::UnstreamedPrompts;
+use super::Windows;
+use super::counts::kv_report::KvReportCell;
 use crate::tenant::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::{POOLS_MAX, RANKS_MAX};

@@ -1,8 +1,15 @@
 //! The fleet as an immutable snapshot: workers, ranks, models and pools. The control plane
 //! publishes a snapshot per change.
 
+use super::KvTransfer;
+use super::Leg;
+use super::LimitSource;
+use super::LoadBoard;
+use super::NoteSink;
+use super::Role;
+use super::RoomLimits;
+use super::SessionSeat;
 use super::model::{ANY_MODEL, Model};
-use super::{KvTransfer, Leg, LimitSource, LoadBoard, NoteSink, Role, RoomLimits, SessionSeat};
 use crate::tenant::Tenants;
 use crate::trust::ModelTrusts;
 use forebay_base::limits::RANKS_MAX;

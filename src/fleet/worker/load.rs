@@ -3,8 +3,8 @@
 //! tokens; each of the other words documents its writer.
 
 use super::RankSigns;
-use super::refusal::RefusalNote;
-use super::room_limits::{RoomDemand, RoomLimits};
+use super::faults::refusal::RefusalNote;
+use super::limits::room_limits::{RoomDemand, RoomLimits};
 use forebay_base::{ModelIndex, NanosSinceStart, QueueIndex};
 use forebay_ring::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 

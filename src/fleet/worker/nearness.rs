@@ -1,7 +1,8 @@
 //! Ranks that can be a pair: by their engines, by the connectors that transfer their KV, and by
 //! their parts of the network. Unknown properties exclude no pair.
 
-use super::{Dialect, FleetSnapshot};
+use super::Dialect;
+use super::FleetSnapshot;
 use forebay_base::RankIndex;
 use forebay_config::KvFlow;
 

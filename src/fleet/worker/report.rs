@@ -3,7 +3,8 @@
 //! corrects the leases and never replaces them: only foreign load counts, less with age, and not at
 //! all once it is too old.
 
-use super::{PromptNumber, RankLoad};
+use super::PromptNumber;
+use super::RankLoad;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
 use std::time::Duration;

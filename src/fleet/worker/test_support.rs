@@ -1,9 +1,19 @@
 //! Fixtures for tests of several modules.
 
-use super::{
-    Dialect, FleetSnapshot, LimitSource, Model, ModelKind, Rank, Requester, Role, RoomLimits,
-    SessionSeat, TierRanks, Worker, WorkerState, pools,
-};
+use super::Dialect;
+use super::FleetSnapshot;
+use super::LimitSource;
+use super::Model;
+use super::ModelKind;
+use super::Rank;
+use super::Requester;
+use super::Role;
+use super::RoomLimits;
+use super::SessionSeat;
+use super::TierRanks;
+use super::Worker;
+use super::WorkerState;
+use super::pools;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::{KeySeed, ModelRoots};
 use std::net::SocketAddr;

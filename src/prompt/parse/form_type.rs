@@ -1,7 +1,7 @@
 //! The content type of a form: `multipart/form-data` with its boundary.
 
 use super::ScanError;
-use super::parameters::{Parameters, is_token};
+use super::fields::parameters::{Parameters, is_token};
 use forebay_http1::{Field, FieldKind, RequestHead, bytes_of};
 use memchr::memmem;
 

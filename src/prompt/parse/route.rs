@@ -1,10 +1,10 @@
 //! Which API a request is for.
 
-use super::model_path::ModelPath;
-use super::reason::Reason;
-use super::refuse::Refusal;
+use super::fields::model_path::ModelPath;
+use super::fields::stored::StoredCall;
+use super::refusals::reason::Reason;
+use super::refusals::refuse::Refusal;
 use super::request::Endpoint;
-use super::stored::StoredCall;
 use forebay_http1::Method;
 
 /// A call that clients may make.

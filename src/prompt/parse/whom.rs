@@ -11,9 +11,9 @@
 //! A tenant header is trusted: the proxy in front sets it, and may set the class too. Without keys
 //! and header all callers share a single anonymous tenant.
 
-use super::hints::HintRules;
-use super::reason::Reason;
-use super::refuse::Refusal;
+use super::fields::hints::HintRules;
+use super::refusals::reason::Reason;
+use super::refusals::refuse::Refusal;
 use super::request::ApiRequest;
 use forebay_base::TenantIndex;
 use forebay_config::QueueConfig;

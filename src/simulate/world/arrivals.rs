@@ -1,7 +1,7 @@
 //! Arrival times of requests, by the trace and the load.
 
 use super::{Event, World};
-use crate::trace::TurnStart;
+use crate::traces::trace::TurnStart;
 use std::cmp::Reverse;
 
 impl World<'_> {

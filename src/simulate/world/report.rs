@@ -1,7 +1,7 @@
 //! Load reports of the engines, each second.
 
 use super::{EngineLoad, Event, REPORT_INTERVAL_NS, World};
-use crate::engine::{EngineRequests, ModelEngine};
+use crate::ranks::engine::{EngineRequests, ModelEngine};
 use crate::series::TokenSample;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::worker::{LoadReading, TokenProgress};

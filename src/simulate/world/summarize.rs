@@ -1,8 +1,8 @@
 //! Figures of a finished run.
 
 use super::World;
-use crate::engine::ModelEngine;
 use crate::plan::SimPlan;
+use crate::ranks::engine::ModelEngine;
 use crate::summary::PolicySummary;
 
 impl World<'_> {

@@ -3,7 +3,7 @@
 
 use super::error::RenderError;
 use super::message::ChatApi;
-use super::python_json::write_python_json;
+use super::printing::python_json::write_python_json;
 use super::shape::from_anthropic;
 use serde_json::{Map, Value};
 

@@ -3,9 +3,9 @@
 //! Python's methods and printing.
 
 use super::date::{strftime, unix_seconds_now};
-use super::json::tojson;
 use super::methods;
-use super::python::{is_space, write_str};
+use super::printing::json::tojson;
+use super::printing::python::{is_space, write_str};
 use super::source::prepare;
 use forebay_base::limits::TEMPLATE_STEPS_MAX;
 use minijinja::value::{Value, ValueKind};

@@ -4,11 +4,12 @@
 
 use super::encoder::ChatEncoder;
 use super::error::TemplateError;
+use super::frontends::rust_source::of_vllm_file;
+use super::harmony;
+use super::mistral;
 use super::rules::EngineRules;
-use super::rust_source::of_vllm_file;
 use super::special::SpecialTokens;
 use super::template::ChatTemplate;
-use super::{harmony, mistral};
 use crate::{Vocabulary, VocabularyError};
 use forebay_base::limits::{MODEL_FILE_BYTES_MAX, REVISION_BYTES_MAX};
 use forebay_base::read_file;

@@ -1,7 +1,7 @@
 //! Methods of Python's `str` that templates call. Methods in which `minijinja-contrib` agrees with
 //! Python come from that crate.
 
-use super::python::is_space;
+use super::printing::python::is_space;
 use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;

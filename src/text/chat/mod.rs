@@ -7,26 +7,21 @@
 //! that `plan` has learnt from the template and checked against it; it declines other messages.
 
 mod anthropic;
-mod big_integers;
+mod printing;
 mod date;
 mod encoder;
 mod environment;
 mod error;
 mod harmony;
-mod json;
 mod layers;
 mod load;
 mod message;
 mod methods;
 mod mistral;
 mod plan;
-mod python;
-mod python_json;
 mod renderer;
 mod rules;
-mod rust_environment;
-mod rust_source;
-mod rust_traits;
+mod frontends;
 mod shape;
 mod source;
 mod special;

@@ -2,15 +2,16 @@
 
 use super::environment::{self, TEMPLATE, TemplateClock};
 use super::error::RenderError;
+use super::frontends::rust_environment;
+use super::frontends::rust_source;
+use super::frontends::rust_traits::{RustTraits, SGLANG_TOKENS};
 use super::message::ChatRole;
-use super::python::is_space;
+use super::printing::python::is_space;
 use super::rules::{ContentFormat, EngineRules};
-use super::rust_traits::{RustTraits, SGLANG_TOKENS};
 use super::shape::{CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 use super::source::content_format;
 use super::special::SpecialTokens;
 use super::values::from_json;
-use super::{rust_environment, rust_source};
 use minijinja::Environment;
 use serde_json::{Map, Value};
 

@@ -1,8 +1,8 @@
 //! Variables of a template as values that also print like Python's where the template engine
 //! itself formats them: in `~` and in `'%s' | format(value)`.
 
-use super::big_integers;
-use super::python::write_str;
+use super::printing::big_integers;
+use super::printing::python::write_str;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value};
 use serde_json::Value as Json;
 use std::fmt;

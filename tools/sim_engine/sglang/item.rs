@@ -4,9 +4,9 @@
 
 use super::error::Failure;
 use super::rooms::Room;
+use crate::batching::ranks::{NotRun, Submitted};
+use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::config::EngineRole;
-use crate::ranks::{NotRun, Submitted};
-use crate::schedule::{LegPart, TokenStep, Work};
 use crate::state::EngineState;
 use crate::transfer::{AskFailed, HandedKv, Patience, TransferPeer, TransferWanted, prompt_digest};
 use std::sync::Arc;

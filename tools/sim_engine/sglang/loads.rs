@@ -1,6 +1,6 @@
 //! `GET /v1/loads`: present load of each rank.
 
-use crate::rank_stats::RankStats;
+use crate::batching::rank_stats::RankStats;
 use crate::state::EngineState;
 use crate::unix_time::unix_time_s;
 use axum::Json;

@@ -3,8 +3,8 @@
 use super::asked::OpenAiRequest;
 use super::halves::{Giving, Prefilled};
 use crate::answer_tokens::AnswerTokens;
-use crate::ranks::{AbortOnDrop, Submitted};
-use crate::schedule::{RequestId, TokenStep};
+use crate::batching::ranks::{AbortOnDrop, Submitted};
+use crate::batching::schedule::{RequestId, TokenStep};
 use crate::tally::OpenRequest;
 use crate::times::Timed;
 use crate::tokenizer::Tokenizer;

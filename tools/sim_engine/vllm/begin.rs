@@ -3,8 +3,8 @@
 use super::answer::{AnswerChoice, OpenAiAnswer};
 use super::error::ApiError;
 use super::halves::taken;
-use crate::ranks::NotRun;
-use crate::schedule::{LegPart, TokenStep, Work};
+use crate::batching::ranks::NotRun;
+use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::state::EngineState;
 use crate::transfer::TransferWanted;
 use std::sync::Arc;

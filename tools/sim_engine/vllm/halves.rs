@@ -3,9 +3,9 @@
 
 use super::error::ApiError;
 use super::fields::Fields;
+use crate::batching::ranks::AbortOnDrop;
 use crate::config::EngineRole;
 use crate::random_id::random_u64;
-use crate::ranks::AbortOnDrop;
 use crate::state::EngineState;
 use crate::transfer::{
     HandedKv, KvConnector, Patience, TransferOffer, TransferPeer, TransferWanted, prompt_digest,

@@ -1,7 +1,7 @@
 //! Routes of vLLM with information about the engine, and the reset of its cache.
 
 use super::error::not_found;
-use crate::kv_publisher::REPLAY_BATCHES_MAX;
+use crate::events::kv_publisher::REPLAY_BATCHES_MAX;
 use crate::random_id::random_id_64;
 use crate::state::EngineState;
 use axum::Json;

@@ -4,7 +4,7 @@
 use super::answer::OpenAiAnswer;
 use super::begin::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
 use super::error::ApiError;
-use crate::schedule::TokenStep;
+use crate::batching::schedule::TokenStep;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

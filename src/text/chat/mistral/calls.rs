@@ -1,7 +1,7 @@
 //! Calls of tools, and tools that a request offers.
 
 use crate::chat::error::RenderError;
-use crate::chat::python_json::{write_python_json, write_string};
+use crate::chat::printing::python_json::{write_python_json, write_string};
 use serde_json::{Map, Value};
 
 /// Longest name of a function.

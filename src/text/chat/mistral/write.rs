@@ -5,7 +5,7 @@ use super::gather::PromptMessages;
 use super::message::{ContentPart, MessageContent, MistralMessage, MistralRole};
 use super::version::{MistralEncoder, MistralVersion};
 use crate::chat::error::RenderError;
-use crate::chat::python_json::write_string;
+use crate::chat::printing::python_json::write_string;
 use MistralVersion::{V3, V7, V11, V13, V15};
 
 /// Parts of a prompt beside the messages.

@@ -1,6 +1,6 @@
 //! Whitespace trimmed from the ends of a content.
 
-use crate::chat::python::is_space;
+use crate::chat::printing::python::is_space;
 use crate::{leading_bytes, trailing_bytes};
 
 /// Trims of both ends of a content.

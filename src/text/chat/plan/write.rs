@@ -6,7 +6,7 @@ use super::slots::{slot_after, slot_before, slot_trim};
 use super::triggers::Triggers;
 use super::trim::Trim;
 use crate::chat::message::{ChatRole, MessageSpan};
-use crate::chat::python::is_space;
+use crate::chat::printing::python::is_space;
 use crate::chat::shape::BILLING_LINE;
 use crate::leading_bytes;
 use forebay_json::unescape_into;

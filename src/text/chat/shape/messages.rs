@@ -3,8 +3,8 @@
 use super::parts::{part_text, shaped_part};
 use super::sglang;
 use super::shaper::{BILLING_LINE, CONTINUE_MARK, Shaper};
-use crate::chat::big_integers;
 use crate::chat::error::RenderError;
+use crate::chat::printing::big_integers;
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
 

@@ -2,8 +2,8 @@
 //! into typed objects and writes these, so unknown keys are gone and some absent keys are null.
 
 use super::parts::{part_text, shaped_part};
-use crate::chat::big_integers;
 use crate::chat::error::RenderError;
+use crate::chat::printing::big_integers;
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 

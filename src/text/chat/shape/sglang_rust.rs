@@ -4,7 +4,7 @@
 use super::messages::parsed_number_as_float;
 use super::sglang;
 use crate::chat::error::RenderError;
-use crate::chat::rust_traits::{RustTraits, TemplateTraits};
+use crate::chat::frontends::rust_traits::{RustTraits, TemplateTraits};
 use serde_json::{Map, Value, json};
 
 /// Roles that the server knows.

@@ -1,7 +1,7 @@
 //! Types that the files of this folder share: rules, variables of the template, marks in texts.
 
+use crate::chat::frontends::rust_traits::RustTraits;
 use crate::chat::rules::{ContentFormat, EngineRules};
-use crate::chat::rust_traits::RustTraits;
 use serde_json::{Map, Value};
 
 /// Start of a line that Claude Code puts before its instructions. The line changes with every

@@ -1,0 +1,4 @@
+//! Answers of the router itself.
+
+pub(crate) mod reason;
+pub(crate) mod refuse;

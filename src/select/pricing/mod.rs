@@ -1,0 +1,5 @@
+//! The cost of a request on a rank.
+
+pub(crate) mod cost;
+pub(crate) mod prices;
+mod speeds;

@@ -1,0 +1,79 @@
+//! Python's `json.dumps` of values of a body.
+
+use super::python::write_float;
+use crate::chat::error::RenderError;
+use serde_json::{Number, Value};
+
+/// Numbers from here on may have been whole numbers that JSON's reader here rounds, and Python's
+/// does not.
+const EXACT_BELOW: f64 = 9e18;
+
+/// Appends `json.dumps(value, ensure_ascii=ascii)`. Values come from a body of
+/// bounded depth.
+///
+/// # Errors
+/// [`RenderError::Unsupported`] for numbers that Python prints with other digits.
+pub(crate) fn write_python_json(
+    value: &Value,
+    ascii: bool,
+    out: &mut String,
+) -> Result<(), RenderError> {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(true) => out.push_str("true"),
+        Value::Bool(false) => out.push_str("false"),
+        Value::Number(number) => return write_number(number, out),
+        Value::String(text) => write_string(text, ascii, out),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index == 0 { "" } else { ", " });
+                write_python_json(item, ascii, out)?;
+            }
+            out.push(']');
+        }
+        Value::Object(fields) => {
+            out.push('{');
+            for (index, (name, value)) in fields.iter().enumerate() {
+                out.push_str(if index == 0 { "" } else { ", " });
+                write_string(name, ascii, out);
+                out.push_str(": ");
+                write_python_json(value, ascii, out)?;
+            }
+            out.push('}');
+        }
+    }
+    Ok(())
+}
+
+fn write_number(number: &Number, out: &mut String) -> Result<(), RenderError> {
+    match number.as_f64() {
+        Some(float) if number.is_f64() && float.abs() < EXACT_BELOW => write_float(float, out),
+        _ if !number.is_f64() => out.push_str(&number.to_string()),
+        _ => return Err(RenderError::Unsupported("a number has too many digits")),
+    }
+    Ok(())
+}
+
+/// Appends a string in quotes.
+pub(crate) fn write_string(text: &str, ascii: bool, out: &mut String) {
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            _ if character < ' ' || (ascii && !(' '..='~').contains(&character)) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            _ => out.push(character),
+        }
+    }
+    out.push('"');
+}
