@@ -6,11 +6,11 @@ use std::ops::Range;
 /// API that a body was sent to. It decides what the parts of a body mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatApi {
-    /// `/v1/chat/completions`.
+    /// A body of `/v1/chat/completions`.
     Chat,
-    /// `/v1/messages` (Anthropic).
+    /// A body of Anthropic's `/v1/messages`.
     Messages,
-    /// `/v1/responses`.
+    /// A body of `/v1/responses`.
     Responses,
 }
 

@@ -12,8 +12,8 @@
 //! The SDKs of OpenAI and Anthropic send the `x-stainless` fields: their own read timeout, and
 //! Node's for the whole answer.
 //!
-//! No request gets a better class than [`Principal`](crate::parse::Principal) allows, and the priority
-//! sent to vLLM is no better than that class.
+//! No request gets a better class than [`Principal`](crate::parse::Principal) allows, and the
+//! priority sent to vLLM is no better than that class.
 //!
 //! The first field of a name counts. A malformed value counts as absent, as proxies usually treat
 //! hints: a request is never refused for a hint.

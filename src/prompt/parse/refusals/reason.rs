@@ -27,8 +27,8 @@ macro_rules! reasons {
                 }
             }
 
-            /// Status, unless a [`crate::parse::Refusal`] overrides it. 429: no worker has room; 503: no
-            /// worker is usable.
+            /// Status, unless a [`crate::parse::Refusal`] overrides it. 429: no worker has room;
+            /// 503: no worker is usable.
             #[must_use]
             pub const fn status(self) -> u16 {
                 match self {
