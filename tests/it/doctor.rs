@@ -81,7 +81,7 @@ fn where_nothing_is_wrong_nothing_is_found() {
     let (is_well, said) = doctor("", &before(&[&engines[0], &engines[1]], ""));
     let words = [
         "vLLM, m, 1 rank, KV events, prefix caching, limit learned from load reports",
-        "SGLang, m, 1 rank, KV events, prefix caching, limit 64 (declared)",
+        "SGLang with its Rust server, m, 1 rank, KV events, prefix caching, limit 64 (declared)",
     ];
     for (engine, words) in engines.iter().zip(words) {
         let found = of(&said, &format!("worker {}", engine.url()));

@@ -21,12 +21,14 @@ fn matching(worker: &Worker, change: impl FnOnce(&mut Config)) -> Config {
     config
 }
 
-/// A tokenizer with a published template.
+/// A tokenizer with a published template, which renders the prompts: of a model without an encoder
+/// of its own.
 fn model_with(template: &str) -> PathBuf {
     let dir = tempfile::tempdir().expect("a directory").keep();
     let copy = |from: &str, to: &str| std::fs::copy(from, dir.join(to)).expect("copied");
     copy("tests/data/tokenizer/tokenizer.json", "tokenizer.json");
     copy(&format!("tests/data/chat_templates/{template}.jinja"), "chat_template.jinja");
+    std::fs::write(dir.join("config.json"), r#"{"model_type": "other"}"#).expect("written");
     dir
 }
 

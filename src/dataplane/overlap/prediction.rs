@@ -18,8 +18,9 @@ use forebay_select::{
 };
 use std::time::Duration;
 
-/// Cache hit that the router predicts.
-#[derive(Clone, Copy, Debug)]
+/// Cache hit that the router predicts. Boxed: inline, the future of each connection would hold it
+/// several times.
+#[derive(Debug)]
 pub(crate) struct PredictedHit {
     /// The choice used a guess: the prediction is neither shown nor counted as an error.
     is_guessed: bool,
@@ -54,7 +55,7 @@ struct ComparedHit {
 
 impl PredictedHit {
     /// Tokens, for the client. `None` if a guess decided.
-    pub(crate) fn tokens(self) -> Option<u32> {
+    pub(crate) fn tokens(&self) -> Option<u32> {
         (!self.is_guessed).then_some(self.tokens)
     }
 }
@@ -99,7 +100,7 @@ pub(crate) fn account(
     buffers: &Buffers,
     asked: ModelRequest<'_>,
     computing: ComputingRank,
-) -> Option<PredictedHit> {
+) -> Option<Box<PredictedHit>> {
     let predicted = account_overlap(env, routing, buffers, asked, computing);
     remember(env, routing, links, buffers, asked, computing.rank);
     predicted
@@ -111,7 +112,7 @@ fn account_overlap(
     buffers: &Buffers,
     asked: ModelRequest<'_>,
     ComputingRank { rank, is_quiet }: ComputingRank,
-) -> Option<PredictedHit> {
+) -> Option<Box<PredictedHit>> {
     let mut stages = routing.stages.borrow_mut();
     stages.matching.matched.recall(&buffers.prompt);
     let prompt_bytes = stages.matching.matched.prompt_bytes();
@@ -151,13 +152,15 @@ fn account_overlap(
             true => part(size.cached_tokens(held.device, compared.blocks, known)),
             false => size.cached_tokens(held.device, blocks, known),
         };
-        (known.block_size_tokens > 0).then(|| PredictedHit {
-            is_guessed,
-            blocks,
-            blocks_most: part(compared.blocks_most),
-            tokens,
-            block_size_tokens: if mixes_sizes { 0 } else { known.block_size_tokens },
-            compared: (proves(&buffers.api) && !mixes_sizes).then_some(compared),
+        (known.block_size_tokens > 0).then(|| {
+            Box::new(PredictedHit {
+                is_guessed,
+                blocks,
+                blocks_most: part(compared.blocks_most),
+                tokens,
+                block_size_tokens: if mixes_sizes { 0 } else { known.block_size_tokens },
+                compared: (proves(&buffers.api) && !mixes_sizes).then_some(compared),
+            })
         })
     };
     let Some(held) = exact else {
@@ -230,7 +233,7 @@ pub(crate) fn account_answer(
     rank: RankIndex,
     reported: Option<TokenUsage>,
     cached: Option<u64>,
-    predicted: Option<PredictedHit>,
+    predicted: Option<&PredictedHit>,
 ) {
     let choices = env.counters.choices();
     // An engine that has never reported a cached token may not count them.
@@ -260,7 +263,7 @@ pub(crate) fn account_answer(
     }
 }
 
-fn account_error(env: &Env, predicted: PredictedHit, reported_tokens: u64) {
+fn account_error(env: &Env, predicted: &PredictedHit, reported_tokens: u64) {
     // Blocks of several sizes cannot be compared with a number of tokens.
     let Some(reported) = reported_tokens.checked_div(u64::from(predicted.block_size_tokens)) else {
         return;

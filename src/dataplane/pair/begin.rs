@@ -42,7 +42,7 @@ pub(crate) struct PairDispatch<'a> {
     /// Plan of the prefill rank, which is named to the client.
     pub(crate) plan: Rc<SendPlan>,
     /// Cache hit predicted for the prefill rank.
-    pub(crate) predicted: Option<PredictedHit>,
+    pub(crate) predicted: Option<Box<PredictedHit>>,
     /// Parameters of both leg bodies.
     legs: Legs,
     /// The decode engine rejected the request as invalid.

@@ -48,7 +48,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) chosen: Box<ChosenRanks>,
     /// Cache hit predicted for the rank that computes the prompt. `None` unless the rank sends KV
     /// events.
-    pub(crate) predicted: Option<PredictedHit>,
+    pub(crate) predicted: Option<Box<PredictedHit>>,
     /// Outcome of earlier attempts.
     pub(crate) before: Option<Box<PriorAttempt>>,
 }

@@ -14,7 +14,7 @@ pub(super) fn account(
     request: &mut Request<'_>,
     flow: &RequestFlow,
     chosen: &ChosenRanks,
-) -> Option<PredictedHit> {
+) -> Option<Box<PredictedHit>> {
     let Shard { env, routing, links, workers, .. } = shard;
     let facts = flow.facts();
     let fleet = workers.fleet();
@@ -44,7 +44,7 @@ pub(super) fn account(
     }
     event.overlap = OverlapFacts {
         bytes: prediction::held_bytes(routing, rank),
-        tokens: predicted.and_then(PredictedHit::tokens),
+        tokens: predicted.as_deref().and_then(PredictedHit::tokens),
     };
     story.chosen(&event);
     routing.text.give(&shard.io, buffers.prompt.let_go());

@@ -126,7 +126,8 @@ async fn relay_on(
     let mut digits = [0; 10];
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
-    let own = OwnFields::of(ReplyFields { buffers, cors }, plan, predicted, None, &mut digits);
+    let own =
+        OwnFields::of(ReplyFields { buffers, cors }, plan, predicted.as_deref(), None, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     // The cost spans all ranks that served the stream.
@@ -169,7 +170,7 @@ async fn relay_on(
     blame::judge_end(shard, &mut lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
-        prediction::account_answer(env, plan.rank, reported, cached, predicted);
+        prediction::account_answer(env, plan.rank, reported, cached, predicted.as_deref());
     }
     if relayed.upstream_reusable && sent {
         io.keep(env, upstream);

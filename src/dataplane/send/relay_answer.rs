@@ -45,7 +45,7 @@ pub(crate) struct AttemptAccount<'a> {
     pub(crate) lease: Lease,
     /// Pulse watch of the rank; `None` for pairs and for endpoints without inference.
     pub(crate) pulse: Option<&'a PulseWatch<'a>>,
-    pub(crate) predicted: Option<PredictedHit>,
+    pub(crate) predicted: Option<Box<PredictedHit>>,
     pub(crate) paired: Option<&'a PairDispatch<'a>>,
 }
 
@@ -124,7 +124,7 @@ pub(crate) async fn answer(
     let AttemptAccount { going, mut lease, pulse, predicted, paired } = accounted;
     let Dispatch { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
-    let found = predicted.or_else(|| paired?.predicted);
+    let found = predicted.as_deref().or_else(|| paired?.predicted.as_deref());
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
     let own = OwnFields::of(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
@@ -165,7 +165,7 @@ pub(crate) async fn answer(
     if paired.is_none() {
         // The prediction is for the first prompt of a batch, the report for all of them.
         let is_batch = matches!(buffers.api.prompt, PromptSource::Batch(_));
-        let predicted = predicted.filter(|_| !is_batch);
+        let predicted = predicted.as_deref().filter(|_| !is_batch);
         prediction::account_answer(env, plan.rank, reported, cached, predicted);
     }
     let is_reusable = relayed.upstream_reusable && *sent;
@@ -206,7 +206,7 @@ impl<'a> OwnFields<'a> {
     pub(crate) fn of(
         reply: ReplyFields<'a>,
         plan: &'a SendPlan,
-        found: Option<PredictedHit>,
+        found: Option<&PredictedHit>,
         paired: Option<&'a PairDispatch<'_>>,
         digits: &'a mut [u8; 10],
     ) -> Self {

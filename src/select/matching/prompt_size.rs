@@ -66,7 +66,11 @@ impl PromptSize {
 
     fn tokens_of_mixed(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
         let finer = u64::from(rank.tiers.finer_tokens.max(1));
-        let step = u64::from(rank.block_size_tokens).abs_diff(finer).max(1);
+        let step = match u64::from(rank.block_size_tokens).abs_diff(finer) {
+            // The larger size is not known any more: each block adds whole finer blocks.
+            0 => finer,
+            step => step,
+        };
         let blocks = u64::from(overlap.blocks);
         let least = blocks.saturating_mul(finer);
         let most = self.tokens.min(least.saturating_add(blocks.saturating_mul(step)));
