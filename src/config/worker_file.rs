@@ -38,10 +38,11 @@ fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> Loade
     }
     let upstream_tls = upstream_tls.clone();
     let config = Config { workers, upstream_tls, ..Config::default() };
-    // A key with a mistake in its name is the cause, and a missing key its consequence.
-    if read.findings.iter().all(|finding| finding.severity != Severity::Error) {
-        read.findings.extend(check(&config, &read.origins));
-    }
+    let found = check(&config, &read.origins);
+    // A key with a mistake in its name is the cause, and the missing URL its consequence.
+    let has_mistakes = read.findings.iter().any(|finding| finding.severity == Severity::Error);
+    let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
+    read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
     read.findings.sort_by_key(Finding::position);
     LoadedConfig { config, findings: read.findings }
 }
@@ -75,6 +76,17 @@ mod tests {
             let said = read(text, &UpstreamTlsConfig::default()).unwrap_err();
             assert!(said.contains(fault), "{said}");
         }
+    }
+
+    #[test]
+    fn all_mistakes_of_a_file_are_found_at_once() {
+        let text = "[[worker]]\nurl = \"http//a:1\"\nconcurency_max = 1\nrole = \"prefil\"\n\
+                    [[worker]]\nurl = \"http://b:1\"\n[[worker]]\nurl = \"http://b:1\"\n";
+        let found = read(text, &UpstreamTlsConfig::default()).unwrap_err();
+        for fault in ["w.toml:2:7", "`worker.concurency_max`", "prefil", "twice"] {
+            assert!(found.contains(fault), "{fault}: {found}");
+        }
+        assert!(!found.contains("no `url`"), "{found}");
     }
 
     #[test]

@@ -375,7 +375,8 @@ fn sighup_reads_the_file_again() {
 fn a_window_by_hand_refuses_until_it_is_closed() {
     let worker = Worker::json("{}");
     let handle = router(config(&[&worker]));
-    assert_eq!(ask(handle.listen, "/v1/completions").status, 200);
+    // Enough for a drain rate, which says nothing about the end of the window.
+    (0..12).for_each(|_| assert_eq!(ask(handle.listen, "/v1/completions").status, 200));
     let (status, list) = say(handle.admin, "/admin/window", r#"{"open":"1h"}"#);
     let pool = &list["pools"][0];
     assert_eq!((status, &pool["by"], &pool["openings"]), (200, &json!(["hand"]), &json!(1)));
@@ -383,6 +384,8 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
     assert!(metric(&handle, "forebay_window_open") > 0.0);
     let refused = ask(handle.listen, "/v1/completions");
     assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-window")));
+    let after: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!(after >= 60, "the longest that is sent: {after}");
     for (body, status) in [("{}", 400), ("open", 400), (r#"{"open":"1s","model":"x"}"#, 200)] {
         let (answered, answer) = say(handle.admin, "/admin/window", body);
         assert_eq!((answered, answer["error"].is_string()), (status, status == 400), "{body}");

@@ -7,8 +7,9 @@ use crate::parse::{ApiRequest, Endpoint};
 use forebay_base::limits::{
     INLINE_ENCODED_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX,
 };
+use forebay_fleet::trust::RequestShape;
 use forebay_fleet::worker::ModelText;
-use forebay_text::chat::{ChatApi, ChatEncoder, ChatTemplate, MessageSpan};
+use forebay_text::chat::{ChatApi, ChatEncoder, ChatRole, ChatTemplate, MessageSpan};
 use std::ops::Range;
 
 /// Plain messages, as the scan found them.
@@ -23,13 +24,15 @@ pub(super) fn plain(
     let start = out.len();
     let generates = request.add_generation_prompt;
     if body.len() > PROMPT_BYTES_MATCHED_MAX
+        && !merges_systems(request, writer)
         && let Some(first) = first_messages(&request.messages, body)
     {
         let planned = writer.write_plain(&first, body, generates, out);
         text.vocabulary.align(out, start);
         return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
     }
-    let planned = writer.write_plain(&request.messages, body, generates, out);
+    let planned = !merges_systems(request, writer)
+        && writer.write_plain(&request.messages, body, generates, out);
     if !planned {
         match writer {
             ChatWriter::Encoder(encoder) => encode(place, encoder, request, body, out)?,
@@ -45,6 +48,14 @@ pub(super) fn plain(
         true => Rendered::Plan,
         false => Rendered::Template,
     })
+}
+
+/// Does the engine move system messages of the request to the front?
+fn merges_systems(request: &ApiRequest, writer: ChatWriter<'_>) -> bool {
+    let is_system = |message: &MessageSpan| message.role == ChatRole::System;
+    matches!(writer, ChatWriter::Encoder(_))
+        && api_of(request) == ChatApi::Messages
+        && request.messages.iter().any(is_system)
 }
 
 /// What writes a model's chats.
@@ -93,7 +104,13 @@ fn encode(
     body: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), Unrenderable> {
-    if place == RenderThread::Shard && body.len() > INLINE_ENCODED_BYTES_MAX {
+    // The text of tools may have many times their bytes.
+    let may_have_tools = matches!(
+        request.shape(),
+        RequestShape::ChatTools | RequestShape::Messages | RequestShape::Responses
+    );
+    let is_dear = may_have_tools || body.len() > INLINE_ENCODED_BYTES_MAX;
+    if place == RenderThread::Shard && is_dear {
         return Err(Unrenderable::NotHere);
     }
     if body.len() > TEMPLATE_BODY_BYTES_MAX {

@@ -113,13 +113,19 @@ impl Stages {
     }
 
     /// The refusal by an open window. A window may close early, so `Retry-After` follows the drain
-    /// rate, and the window's end only while that rate is unknown.
+    /// rate, and the window's end only while that rate is unknown. A window of an operator closes
+    /// for no room: its end is the least.
     fn window(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
-        let left =
-            self.loads.board.windows().open_until(pool, now).map_or(0, |until| until.since(now));
+        let windows = self.loads.board.windows();
+        let rest = |until: Option<NanosSinceStart>| {
+            Duration::from_nanos(until.map_or(0, |until| until.since(now)))
+        };
+        let left = rest(windows.open_until(pool, now));
+        let by_hand = rest(windows.open_by_until(pool, WindowOrigin::Hand, now));
         let after = match self.back_after(fleet, pool, now) {
-            Some(after) => after,
-            None => self.later_by_chance(Duration::from_nanos(left)),
+            Some(after) if after >= by_hand => after,
+            Some(_) => self.later_by_chance(by_hand),
+            None => self.later_by_chance(left),
         };
         Refusal::new(Reason::RejectedWindow).with_retry_after(after)
     }

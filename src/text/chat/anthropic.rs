@@ -5,7 +5,7 @@ use super::error::RenderError;
 use super::message::ChatApi;
 use super::printing::python_json::write_python_json;
 use super::shape::from_anthropic;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Converts a body of `/v1/messages` to that of a chat, as vLLM does.
 ///
@@ -15,6 +15,7 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
     if let Some(Value::Array(messages)) = body.get_mut("messages") {
         messages.retain_mut(keep_texts);
     }
+    merge_systems(body);
     from_anthropic(body, ChatApi::Messages);
     let Some(Value::Array(messages)) = body.get_mut("messages") else { return Ok(()) };
     for message in messages {
@@ -31,6 +32,35 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
         }
     }
     Ok(())
+}
+
+/// Appends system messages among the others to the leading system text, as vLLM does for a renderer
+/// without a template.
+fn merge_systems(body: &mut Map<String, Value>) {
+    let Some(Value::Array(messages)) = body.get_mut("messages") else { return };
+    let mut late = Vec::new();
+    messages.retain_mut(|message| {
+        let is_system = message.get("role").and_then(Value::as_str) == Some("system");
+        if is_system {
+            late.extend(message.get_mut("content").map(Value::take).map(blocks_of));
+        }
+        !is_system
+    });
+    if late.is_empty() {
+        return;
+    }
+    let leading = body.remove("system").map(blocks_of).unwrap_or_default();
+    let blocks = leading.into_iter().chain(late.into_iter().flatten()).collect();
+    body.insert("system".into(), Value::Array(blocks));
+}
+
+/// A content as a list of blocks.
+fn blocks_of(content: Value) -> Vec<Value> {
+    match content {
+        Value::Array(blocks) => blocks,
+        Value::String(text) => vec![json!({ "type": "text", "text": text })],
+        _ => Vec::new(),
+    }
 }
 
 /// Is there thinking without a text? What the conversion to a chat loses.

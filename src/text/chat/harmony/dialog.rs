@@ -61,7 +61,7 @@ pub(super) fn flat_text(content: Option<&Value>) -> Option<Cow<'_, str>> {
 }
 
 fn part_text(part: &Value) -> Option<&str> {
-    part.as_str().or_else(|| part.get("text").and_then(Value::as_str))
+    part.get("text").and_then(Value::as_str)
 }
 
 /// A name in a header. Names with special tokens have another text in the engine.

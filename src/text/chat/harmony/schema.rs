@@ -3,6 +3,7 @@
 use crate::chat::error::RenderError;
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// Spaces that a variant of `oneOf` is indented by.
 const VARIANT_INDENT: usize = 3;
@@ -116,11 +117,11 @@ fn write_object(schema: &Value, indent: usize, out: &mut SchemaText) -> Result<(
     }
     out.push_str("{\n");
     let required = schema.get("required").and_then(Value::as_array);
-    let required = required.map_or(&[][..], Vec::as_slice);
-    let is_required = |name: &str| required.iter().any(|known| known.as_str() == Some(name));
+    let required: HashSet<&str> =
+        required.into_iter().flatten().filter_map(Value::as_str).collect();
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
-        let mark = if is_required(name) { "" } else { "?" };
+        let mark = if required.contains(name.as_str()) { "" } else { "?" };
         write_property_head(property, indent, out)?;
         let variants = property.get("oneOf").and_then(Value::as_array);
         match variants {
@@ -178,6 +179,7 @@ fn write_property_head(
             out.push_str("// - \"");
             out.push_str(example);
             out.push_str("\"\n");
+            out.check_length()?;
         }
     }
     out.check_length()

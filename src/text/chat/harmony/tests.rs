@@ -1,6 +1,7 @@
 //! The date is an argument, and schemas have a limit.
 
 use super::write_body;
+use crate::chat::{ChatApi, ChatEncoder};
 use serde_json::{Map, Value, json};
 
 fn written(body: Value) -> Option<String> {
@@ -34,4 +35,36 @@ fn indents_do_not_multiply_without_end() {
     assert_eq!(written(body(&parameters(schema))), None);
     let small = written(body(&parameters(json!({ "a": { "nullable": true } })))).unwrap();
     assert!(small.contains("a?: any | null,"), "{small}");
+}
+
+/// A list of required names was read once for each property.
+#[test]
+fn a_tool_with_many_required_names_is_written_in_linear_time() {
+    let names: Vec<String> = (0..20_000).map(|index| format!("p{index}")).collect();
+    let properties: serde_json::Map<String, Value> =
+        names.iter().map(|name| (name.clone(), json!({ "type": "string" }))).collect();
+    let parameters = json!({ "type": "object", "properties": properties, "required": names });
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "tools": [
+        { "type": "function", "function": { "name": "f", "parameters": parameters } }] });
+    let start = std::time::Instant::now();
+    let mut out = Vec::new();
+    let written =
+        ChatEncoder::Harmony.render_full(ChatApi::Chat, body.to_string().as_bytes(), &mut out);
+    assert!(written.is_ok() && String::from_utf8(out).unwrap().contains("p19999: string"));
+    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+}
+
+/// vLLM moves system messages of `/v1/messages` to the front, where no template decides.
+#[test]
+fn late_systems_of_messages_go_to_the_front_and_a_schema_is_an_object() {
+    let body = json!({ "system": "S", "messages": [
+        { "role": "user", "content": "hi" }, { "role": "system", "content": "late" },
+        { "role": "user", "content": "x" }],
+        "tools": [{ "name": "f", "input_schema": { "properties": { "a": {} } } }] });
+    let mut out = Vec::new();
+    ChatEncoder::Harmony
+        .render_full(ChatApi::Messages, body.to_string().as_bytes(), &mut out)
+        .unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(text.contains("Slate") && text.contains("(_: {\na?: any,\n})"), "{text}");
 }

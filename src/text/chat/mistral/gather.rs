@@ -4,6 +4,7 @@ use super::message::{ContentPart, MessageContent, MistralMessage, MistralRole, N
 use super::version::MistralVersion;
 use crate::chat::error::RenderError;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::slice;
 
 /// Text between messages that become a single message.
@@ -49,8 +50,10 @@ pub(super) fn gather<'a>(
                 let results = group.iter().map(|message| joined(version, slice::from_ref(message)));
                 let mut results: Vec<MistralMessage<'a>> = results.collect();
                 if version >= MistralVersion::V11 {
-                    let place = |id: &str| call_ids.iter().rposition(|known| *known == id);
-                    results.sort_by_key(|result| place(result.call_id).unwrap_or(usize::MAX));
+                    let places = call_ids.iter().enumerate().map(|(place, id)| (*id, place));
+                    let places: HashMap<&str, usize> = places.collect();
+                    let place = |id: &str| places.get(id).copied().unwrap_or(usize::MAX);
+                    results.sort_by_key(|result| place(result.call_id));
                 }
                 call_ids.clear();
                 gathered.append(&mut results);

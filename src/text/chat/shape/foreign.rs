@@ -38,6 +38,9 @@ pub(in crate::chat) fn from_anthropic(body: &mut Map<String, Value>, api: ChatAp
     *sent = messages;
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
         for tool in tools.iter_mut().filter(|tool| tool.get("input_schema").is_some()) {
+            if let Some(Value::Object(schema)) = tool.get_mut("input_schema") {
+                schema.entry("type").or_insert_with(|| "object".into());
+            }
             *tool = json!({ "type": "function", "function": {
                 "name": tool.get("name"), "description": tool.get("description"),
                 "parameters": tool.get("input_schema"),
