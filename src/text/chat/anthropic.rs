@@ -34,7 +34,7 @@ pub(super) fn to_chat(body: &mut Map<String, Value>) -> Result<(), RenderError> 
     Ok(())
 }
 
-/// Appends system messages among the others to the leading system text, as vLLM does for a renderer
+/// Appends late system messages to the leading system text, as vLLM does for a renderer
 /// without a template.
 fn merge_systems(body: &mut Map<String, Value>) {
     let Some(Value::Array(messages)) = body.get_mut("messages") else { return };
