@@ -191,7 +191,14 @@ impl JudgedShape {
 
     fn log_less(&mut self, fleet: &FleetSnapshot, model: &Model, shape: RequestShape) {
         let verdict = self.judge.verdict();
-        if verdict.is_whole() || std::mem::replace(&mut self.is_less_logged, true) {
+        if verdict.is_whole() {
+            if std::mem::take(&mut self.is_less_logged) {
+                let model = &*model.name;
+                info!(model, shape = shape.name(), "predictions count in full again");
+            }
+            return;
+        }
+        if std::mem::replace(&mut self.is_less_logged, true) {
             return;
         }
         let total = self.judge.total();

@@ -192,9 +192,11 @@ fn account_overlap(
 
 /// Does the report of the engine show what it found of this prompt alone? Samples of a prompt share
 /// its blocks, and a response that continues another has a prompt that the body does not show.
+/// Token ids are not rendered, and a text has more than one list of ids.
 fn proves(request: &ApiRequest) -> bool {
     let is_batch = matches!(request.prompt, PromptSource::Batch(_));
-    request.answer_count <= 1 && request.continues.is_none() && !is_batch
+    let is_rendered = request.shape() != RequestShape::TokenIds;
+    request.answer_count <= 1 && request.continues.is_none() && !is_batch && is_rendered
 }
 
 /// Counts the reason of the choice, and the best overlap of the other ranks. Call after

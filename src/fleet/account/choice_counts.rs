@@ -166,7 +166,7 @@ mod tests {
         let counts = ChoiceCounts::new();
         let mut sample = TrustTally::default();
         sample.set(TrustCount::Samples, 1);
-        sample.set(TrustCount::ServedTokens, 7);
+        sample.set(TrustCount::Served, 7);
         let shape = RequestShape::TokenIds;
         let last = TRUST_GROUPS - 1;
         counts.compared(ModelIndex(2), shape, last, &sample);

@@ -217,8 +217,8 @@ impl ShapeJudge {
 /// Part of its claims that a group's engines serve. Small changes leave the share as it is: each
 /// change is a new fleet for the shards.
 fn share_of(group: &TrustTally, share: u8) -> u8 {
-    let claimed = group.get(TrustCount::ClaimedTokens);
-    let served = group.get(TrustCount::ServedTokens).min(claimed);
+    let claimed = group.get(TrustCount::Claimed);
+    let served = group.get(TrustCount::Served).min(claimed);
     let is_whole = share == SHARES;
     if claimed == 0 {
         return share;

@@ -8,6 +8,10 @@ const SLACK_TOKENS: u64 = 16;
 /// Longest prompt that an engine computes. A report above is cut, so that sums stay numbers.
 const TOKENS_MAX: u64 = 1 << 24;
 
+/// Weight of the claim of an answer: the same for long and short prompts, so that a caller with few
+/// long prompts decides nothing for all.
+const CLAIM: u64 = 1_024;
+
 /// Tokens of a prompt in the cache of its rank: as predicted by events, as guessed by earlier
 /// prompts, and as found by the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +62,10 @@ impl TrustSample {
         mark(TrustCount::GuessRight, is_guess_above && is_more && is_as_guessed);
         if !self.is_bound {
             mark(TrustCount::Less, is_less);
-            tally.set(TrustCount::ClaimedTokens, least);
+            tally.set(TrustCount::Claimed, CLAIM);
             // A difference within the slack is none.
-            tally.set(TrustCount::ServedTokens, if is_less { found } else { least });
+            let served = if is_less { found.saturating_mul(CLAIM) / least.max(1) } else { CLAIM };
+            tally.set(TrustCount::Served, served);
         }
         tally
     }

@@ -31,10 +31,10 @@ pub enum TrustCount {
     Confirmed,
     /// Answers with less cached than events predicted, on a rank without other prompts.
     Less,
-    /// Predicted tokens of answers on such ranks.
-    ClaimedTokens,
-    /// Cached part of [`TrustCount::ClaimedTokens`].
-    ServedTokens,
+    /// Claims of answers on such ranks, each of the same weight.
+    Claimed,
+    /// Served part of [`TrustCount::Claimed`].
+    Served,
 }
 
 impl TrustCount {
@@ -48,8 +48,8 @@ impl TrustCount {
         Self::GuessWrong,
         Self::Confirmed,
         Self::Less,
-        Self::ClaimedTokens,
-        Self::ServedTokens,
+        Self::Claimed,
+        Self::Served,
     ];
 }
 
