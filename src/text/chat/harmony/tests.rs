@@ -37,21 +37,19 @@ fn indents_do_not_multiply_without_end() {
     assert!(small.contains("a?: any | null,"), "{small}");
 }
 
-/// A list of required names was read once for each property.
+/// Each property looked through the list before: minutes for a list of this length.
 #[test]
-fn a_tool_with_many_required_names_is_written_in_linear_time() {
-    let names: Vec<String> = (0..20_000).map(|index| format!("p{index}")).collect();
+fn a_tool_with_many_required_names_is_written() {
+    let names: Vec<String> = (0..60_000).map(|index| format!("p{index}")).collect();
     let properties: serde_json::Map<String, Value> =
         names.iter().map(|name| (name.clone(), json!({ "type": "string" }))).collect();
     let parameters = json!({ "type": "object", "properties": properties, "required": names });
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "tools": [
         { "type": "function", "function": { "name": "f", "parameters": parameters } }] });
-    let start = std::time::Instant::now();
     let mut out = Vec::new();
     let written =
         ChatEncoder::Harmony.render_full(ChatApi::Chat, body.to_string().as_bytes(), &mut out);
-    assert!(written.is_ok() && String::from_utf8(out).unwrap().contains("p19999: string"));
-    assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    assert!(written.is_ok() && String::from_utf8(out).unwrap().contains("p59999: string"));
 }
 
 /// vLLM moves system messages of `/v1/messages` to the front, where no template decides.
