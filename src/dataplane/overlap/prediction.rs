@@ -192,7 +192,7 @@ fn account_overlap(
 
 /// Does the report of the engine show what it found of this prompt alone? Samples of a prompt share
 /// its blocks, and a response that continues another has a prompt that the body does not show.
-/// Token ids are not rendered, and a text has more than one list of ids.
+/// Token ids are not rendered, and a text has several lists of ids.
 fn proves(request: &ApiRequest) -> bool {
     let is_batch = matches!(request.prompt, PromptSource::Batch(_));
     let is_rendered = request.shape() != RequestShape::TokenIds;
