@@ -1,12 +1,13 @@
 //! The admin API: metrics, the fleet as JSON, explanations, and operator calls.
 //!
 //! [`port`] owns the connections, [`access`] authorizes callers, [`routes`] lists the calls. Each
-//! call is a [`question`] to the control plane's loop, which owns the answers. [`scrape`],
-//! [`workers`] and [`windows`] write them from data that the loop lends ([`sources`]);
-//! [`explain_thread`] has a thread of its own. [`engines`] forwards calls to engines. [`live`]
-//! streams the same facts to the page that [`page`] serves. Runs on the control plane's thread.
-//! Limits: [`port`] bounds connections and their time, `/metrics` has bounded label sets. Except
-//! through [`engines`], no call reaches a worker, so calls cost the engines nothing.
+//! call is a [`question`] to the control plane's loop, which owns the answers. [`metrics::scrape`],
+//! [`calls::workers`] and [`calls::windows`] write them from data that the loop lends
+//! ([`sources`]); [`explanation::explain_thread`] has a thread of its own. [`calls::engines`]
+//! forwards calls to engines. [`live`] streams the same facts to the page that [`page`] serves.
+//! Runs on the control plane's thread. Limits: [`port`] bounds connections and their time,
+//! `/metrics` has bounded label sets. Except through [`calls::engines`], no call reaches a worker,
+//! so calls cost the engines nothing.
 
 mod access;
 mod calls;

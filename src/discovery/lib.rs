@@ -1,13 +1,15 @@
 //! Discovers workers: engine, health and reported load.
 //!
-//! One task per worker ([`probe`]) queries the worker over HTTP ([`describe`], [`description`],
-//! [`capacity`]), checks its health, finds the tokenizers and templates of its models
-//! ([`model_text`]), and queries the registry of a prefill worker ([`kv_source`], [`registry`]).
-//! [`load_tasks`] fetches load reports: [`poll`] queries a worker, [`push`] subscribes to a rank of
-//! SGLang. [`jwks`] fetches keys of tokens. [`srv`] resolves SRV records ([`srv_message`]). Runs on
-//! the control plane's thread, which owns the results. Limits: each response is bounded in time and
-//! in bytes ([`http`]), a publisher's message by [`forebay_zmq::zmtp::MESSAGE_BYTES_MAX`]. Must
-//! never trust a response, and never remove a worker by itself.
+//! One task per worker ([`probe`]) queries the worker over HTTP ([`descriptions::describe`],
+//! [`descriptions::description`], [`descriptions::capacity`]), checks its health, finds the
+//! tokenizers and templates of its models ([`model_text`]), and queries the registry of a prefill
+//! worker ([`descriptions::kv_source`], [`descriptions::registry`]). [`reports::load_tasks`]
+//! fetches load reports: [`reports::poll`] queries a worker, [`reports::push`] subscribes to a rank
+//! of SGLang. [`jwks`] fetches keys of tokens. [`names::srv`] resolves SRV records
+//! ([`names::srv_message`]). Runs on the control plane's thread, which owns the results. Limits:
+//! each response is bounded in time and in bytes ([`http`]), a publisher's message by
+//! [`forebay_zmq::zmtp::MESSAGE_BYTES_MAX`]. Must never trust a response, and never remove a worker
+//! by itself.
 
 mod descriptions;
 mod names;

@@ -4,12 +4,13 @@
 //!
 //! [`wire`] defines the messages, [`replica`] a replica without sockets and clocks, [`account`] and
 //! [`divide`] how a limit is shared, [`overcount`] what a limit of KV tokens gets back, [`peers`]
-//! the known replicas, [`local`] the bridge to the load board, [`task`] the clock, [`transport`]
-//! the connections: [`nats`], or [`mesh`] from router to router. The path of a request never waits
-//! for any of it: shards read two words that this module writes. Without a connection the router
-//! works alone: after 3 s the load and windows of the other replicas expire and its limits are its
-//! own. Limits: 32 replicas, 1 MiB per message, as many ranks and windows as a fleet may have; full
-//! channels drop messages, and the full report of the next second compensates.
+//! the known replicas, [`local`] the bridge to the load board, [`task`] the clock,
+//! [`transports::transport`] the connections: [`transports::nats`], or [`transports::mesh`] from
+//! router to router. The path of a request never waits for any of it: shards read two words that
+//! this module writes. Without a connection the router works alone: after 3 s the load and windows
+//! of the other replicas expire and its limits are its own. Limits: 32 replicas, 1 MiB per message,
+//! as many ranks and windows as a fleet may have; full channels drop messages, and the full report
+//! of the next second compensates.
 
 mod account;
 mod bell;

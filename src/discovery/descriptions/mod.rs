@@ -1,6 +1,6 @@
 //! Descriptions of workers: engine, models, ranks, limits, and missing features.
 
-mod capacity;
+pub(crate) mod capacity;
 pub(crate) mod describe;
 pub(crate) mod description;
 #[cfg(test)]

@@ -3,5 +3,5 @@
 pub(crate) mod load_tasks;
 #[cfg(test)]
 mod load_tests;
-mod poll;
-mod push;
+pub(crate) mod poll;
+pub(crate) mod push;

@@ -4,6 +4,6 @@ pub(crate) mod inbound;
 pub(crate) mod mesh;
 pub(crate) mod message_lines;
 pub(crate) mod message_readers;
-mod nats;
-mod peer_link;
+pub(crate) mod nats;
+pub(crate) mod peer_link;
 pub(crate) mod transport;
