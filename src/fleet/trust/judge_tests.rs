@@ -137,6 +137,20 @@ fn an_odd_worker_switches_nothing_for_its_fleet() {
     assert_eq!(shares.iter().filter(|share| **share == SHARES).count(), 7, "only its own claims");
 }
 
+/// By tokens, four prompts of 100,000 tokens outweighed all others.
+#[test]
+fn few_long_prompts_of_a_caller_decide_nothing_for_all() {
+    let mut bench = Bench::new(1);
+    for at in 0..128 {
+        let is_odd = at % 32 == 31;
+        bench.feed(0, if is_odd { answer(100_000, 0, 0) } else { answer(1_000, 0, 1_000) });
+        assert_eq!(bench.judge.verdict().claim_shares[0], SHARES, "answer {at}");
+    }
+    // As many short ones as honest ones do shrink the claims.
+    (0..128).for_each(|_| bench.feed(0, answer(1_000, 0, 0)));
+    assert!(bench.judge.verdict().claim_shares[0] < SHARES);
+}
+
 #[test]
 fn guesses_end_when_the_events_suffice_again() {
     let mut bench = Bench::new(2);

@@ -37,7 +37,7 @@ fn indents_do_not_multiply_without_end() {
     assert!(small.contains("a?: any | null,"), "{small}");
 }
 
-/// Each property looked through the list before: minutes for a list of this length.
+/// The list of required names is as long as the properties: a set, not a search for each.
 #[test]
 fn a_tool_with_many_required_names_is_written() {
     let names: Vec<String> = (0..60_000).map(|index| format!("p{index}")).collect();
