@@ -42,7 +42,7 @@ impl LinkWriter {
         self.sealing = Some(Box::new(Sealing::new(session)));
     }
 
-    /// Begins to send all of `bytes`. Only after the previous send has finished.
+    /// Begins to send all of `bytes`. Only after [`Self::poll_sent`] of the previous bytes.
     #[inline]
     pub fn start(&mut self, bytes: Vec<u8>) {
         let Self { sender, sealing } = self;
@@ -52,7 +52,8 @@ impl LinkWriter {
         }
     }
 
-    /// Ready when all bytes are sent; returns the buffer.
+    /// Ready when no step of the caller is needed for the bytes to reach the kernel; returns a
+    /// consumed buffer. See [`Sender::poll_sent`].
     ///
     /// # Errors
     /// The socket's or the session's error.
@@ -63,6 +64,24 @@ impl LinkWriter {
             None => sender.poll_sent(cx),
             Some(sealing) => sealing.poll_sent(sender, cx),
         }
+    }
+
+    /// Ready when the kernel has all bytes.
+    ///
+    /// # Errors
+    /// As [`Self::poll_sent`].
+    pub fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let accepted = ready!(self.poll_sent(cx))?;
+        self.sender.recycle(accepted);
+        let finished = ready!(self.sender.poll_flushed(cx))?;
+        self.sender.recycle(finished);
+        Poll::Ready(Ok(()))
+    }
+
+    /// True if the kernel has all bytes.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.sender.is_flushed()
     }
 
     /// Takes as much as there is room for; see [`Sender::try_send`]. [`Self::flush`] sends the rest
@@ -103,7 +122,7 @@ impl LinkWriter {
         self.sender.recycle(buffer);
     }
 
-    /// Sends all of `bytes`; returns the buffer.
+    /// Sends all of `bytes`; returns a consumed buffer.
     ///
     /// # Errors
     /// As [`Self::poll_sent`].

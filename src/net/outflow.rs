@@ -14,7 +14,9 @@ pub(crate) struct Outflow {
 pub(crate) enum SendState {
     #[default]
     Idle,
-    /// Key of the send operation.
+    /// The bytes leave with the next submission, or the operation is then under way.
+    Posted,
+    /// Key of the send operation, which waits for room in the socket.
     UnderWay(usize),
     /// The socket's send buffer is full.
     Blocked {
@@ -25,9 +27,10 @@ pub(crate) enum SendState {
 }
 
 impl Outflow {
-    /// Stores the result of a completion. False if there are more bytes to send.
+    /// Stores the result of a completion of operation `key`. False if there are more bytes to send.
     pub(crate) fn sent(
         &mut self,
+        key: usize,
         sent: io::Result<usize>,
         bytes: &mut Vec<u8>,
         sent_bytes: &mut usize,
@@ -35,7 +38,9 @@ impl Outflow {
         let done = match sent {
             Ok(count) => {
                 *sent_bytes += count;
-                if *sent_bytes < bytes.len() && matches!(self.state, SendState::UnderWay(_)) {
+                let is_wanted = !matches!(self.state, SendState::Idle);
+                if *sent_bytes < bytes.len() && is_wanted {
+                    self.state = SendState::UnderWay(key);
                     return false;
                 }
                 Ok(std::mem::take(bytes))
@@ -43,9 +48,21 @@ impl Outflow {
             Err(error) => Err(error),
         };
         self.state = SendState::Done(done);
+        self.wake();
+        true
+    }
+
+    /// The posted bytes are in the kernel.
+    pub(crate) fn settled(&mut self) {
+        if matches!(self.state, SendState::Posted) {
+            self.state = SendState::Idle;
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
-        true
     }
 }

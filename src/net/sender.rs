@@ -18,61 +18,123 @@ use std::task::{Context, Poll};
 pub struct Sender {
     link: Rc<Driven>,
     flow: Rc<RefCell<Outflow>>,
+    /// Bytes behind those of the previous send.
+    next: Option<Vec<u8>>,
+}
+
+/// End of a wait for a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SendEnd {
+    /// The driver has the bytes: no step of the owner is needed for them to reach the kernel.
+    Accepted,
+    /// The kernel has the bytes.
+    InKernel,
 }
 
 impl Sender {
     pub(crate) fn new(link: Rc<Driven>) -> Self {
-        Self { link, flow: Rc::default() }
+        Self { link, flow: Rc::default(), next: None }
     }
 
-    /// Begins to send all of `bytes`. Only after the previous send has finished.
+    /// Begins to send all of `bytes`. Only after [`Self::poll_sent`] of the previous bytes.
     pub fn start(&mut self, bytes: Vec<u8>) {
+        debug_assert!(self.next.is_none(), "one buffer at a time");
         let mut flow = self.flow.borrow_mut();
-        debug_assert!(matches!(flow.state, SendState::Idle), "one buffer at a time");
-        flow.state = match &*self.link {
-            Driven::Completions { reactor, fd } => match &reactor.io {
-                Backend::Uring(uring) => {
-                    SendState::UnderWay(uring.borrow_mut().send(fd, &self.flow, bytes, 0))
-                }
-                Backend::Epoll(_) => SendState::Idle,
-            },
-            Driven::Edges(_) => send_now(&self.link, bytes, 0),
-        };
+        match flow.state {
+            SendState::Idle => flow.state = begin(&self.link, &self.flow, bytes),
+            _ => self.next = Some(bytes),
+        }
     }
 
-    /// Ready when all bytes are sent; returns the buffer.
+    /// Ready when the driver has all bytes, and the kernel those of the send before; returns a
+    /// consumed buffer. Under io_uring a send without a stall costs no wait of its own.
+    ///
+    /// # Errors
+    /// This send or the send before failed.
+    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        self.poll_until(SendEnd::Accepted, cx)
+    }
+
+    /// Ready when the kernel has all bytes: needed before the end of the socket.
     ///
     /// # Errors
     /// The send failed.
-    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        let mut flow = self.flow.borrow_mut();
+    pub fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        self.poll_until(SendEnd::InKernel, cx)
+    }
+
+    fn poll_until(&mut self, end: SendEnd, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+        let Self { link, flow: shared, next } = self;
+        let mut flow = shared.borrow_mut();
         loop {
-            match std::mem::take(&mut flow.state) {
-                SendState::Done(done) => return Poll::Ready(done),
-                SendState::Idle => return Poll::Ready(Ok(Vec::new())),
+            let finished = match std::mem::take(&mut flow.state) {
+                SendState::Done(Ok(buffer)) => buffer,
+                SendState::Done(Err(error)) => {
+                    *next = None;
+                    return Poll::Ready(Err(error));
+                }
+                SendState::Idle => Vec::new(),
                 SendState::Blocked { bytes, sent_bytes } => {
-                    let Driven::Edges(source) = &*self.link else { return Poll::Pending };
+                    let Driven::Edges(source) = &**link else { return Poll::Pending };
                     if source.poll_writable(cx).is_pending() {
                         flow.state = SendState::Blocked { bytes, sent_bytes };
                         return Poll::Pending;
                     }
-                    flow.state = send_now(&self.link, bytes, sent_bytes);
+                    flow.state = send_now(link, bytes, sent_bytes);
+                    continue;
                 }
-                under_way @ SendState::UnderWay(_) => {
+                SendState::Posted if next.is_none() && end == SendEnd::Accepted => {
+                    flow.state = SendState::Posted;
+                    return Poll::Ready(Ok(Vec::new()));
+                }
+                under_way @ (SendState::Posted | SendState::UnderWay(_)) => {
+                    if let (SendState::Posted, Backend::Uring(uring)) =
+                        (&under_way, &link.reactor().io)
+                    {
+                        uring.borrow_mut().await_posted();
+                    }
                     flow.state = under_way;
                     keep_waker(&mut flow.waker, cx);
                     return Poll::Pending;
                 }
-            }
+            };
+            let Some(bytes) = next.take() else { return Poll::Ready(Ok(finished)) };
+            link.reactor().buffers.give(finished);
+            flow.state = begin(link, shared, bytes);
         }
     }
 
+    /// True if the kernel has all bytes.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        let is_idle = matches!(self.flow.borrow().state, SendState::Idle | SendState::Done(Ok(_)));
+        self.next.is_none() && is_idle
+    }
+
+    /// Brings posted bytes into the kernel before a direct system call. False: they wait for room.
+    fn submit_posted(&mut self) -> io::Result<bool> {
+        let is_posted = matches!(self.flow.borrow().state, SendState::Posted);
+        if let (true, Backend::Uring(uring)) = (is_posted, &self.link.reactor().io) {
+            uring.borrow_mut().submit_now(&self.link.reactor().buffers);
+        }
+        let mut flow = self.flow.borrow_mut();
+        match std::mem::take(&mut flow.state) {
+            SendState::Done(Err(error)) => return Err(error),
+            state => flow.state = state,
+        }
+        drop(flow);
+        Ok(self.is_flushed())
+    }
+
     /// Sends as much as the socket has room for, by a direct system call: for payloads that are too
-    /// long to copy. Only while no send is in progress. 0: there is no room.
+    /// long to copy. 0: there is no room.
     ///
     /// # Errors
     /// The send failed.
     pub fn try_send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if !self.submit_posted()? {
+            return Ok(0);
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let mut control = SendAncillaryBuffer::default();
         self.link.reactor().count(|counts| counts.sends += 1);
@@ -109,7 +171,7 @@ impl Sender {
         self.link.reactor().buffers.give(buffer);
     }
 
-    /// Sends all of `bytes`; returns the buffer.
+    /// Sends all of `bytes`, as [`Self::poll_sent`]; returns a consumed buffer.
     ///
     /// # Errors
     /// The send failed.
@@ -118,12 +180,27 @@ impl Sender {
         poll_fn(|cx| self.poll_sent(cx)).await
     }
 
-    /// Closes the sending side.
+    /// Closes the sending side. Bytes that wait for room are lost: see [`Self::poll_flushed`].
     ///
     /// # Errors
     /// The shutdown failed.
     pub fn close(&mut self) -> io::Result<()> {
+        self.submit_posted()?;
         Ok(shutdown(&*self.link, Shutdown::Write)?)
+    }
+}
+
+/// Begins a send by the driver of the socket.
+fn begin(link: &Driven, flow: &Rc<RefCell<Outflow>>, bytes: Vec<u8>) -> SendState {
+    match link {
+        Driven::Completions { reactor, fd } => match &reactor.io {
+            Backend::Uring(uring) => {
+                uring.borrow_mut().send(fd, flow, bytes);
+                SendState::Posted
+            }
+            Backend::Epoll(_) => SendState::Idle,
+        },
+        Driven::Edges(_) => send_now(link, bytes, 0),
     }
 }
 

@@ -9,6 +9,7 @@ use super::Source;
 use super::block_on;
 use super::buffers;
 use super::connect;
+use super::end_turn;
 use super::io_counts;
 use super::sleep;
 use super::spawn;
@@ -82,7 +83,8 @@ fn echoes_of_all_sizes_come_back_whole() {
             let done = Rc::clone(&is_sent);
             let end = Rc::clone(&set);
             spawn(async move {
-                done.set(sender.send(sent).await.unwrap().len() == size);
+                sender.start(sent);
+                done.set(poll_fn(|cx| sender.poll_flushed(cx)).await.is_ok());
                 while !end.get() {
                     sleep(Duration::from_millis(1)).await;
                 }
@@ -93,7 +95,9 @@ fn echoes_of_all_sizes_come_back_whole() {
                 echo.extend(chunk(&mut receiver).await);
             }
             assert!(echo == expected, "{size}");
-            assert!(is_sent.get());
+            while !is_sent.get() {
+                sleep(Duration::from_millis(1)).await;
+            }
             set.set(true);
             assert!(chunk(&mut receiver).await.is_empty(), "the end");
             assert!(chunk(&mut receiver).await.is_empty(), "and from then on");
@@ -189,7 +193,8 @@ fn a_peer_that_does_not_read_stalls_only_its_own_task() {
         let is_sent = Rc::new(Cell::new(false));
         let sent = Rc::clone(&is_sent);
         spawn(async move {
-            sent.set(sender.send(vec![b'x'; 32 << 20]).await.is_ok());
+            sender.start(vec![b'x'; 32 << 20]);
+            sent.set(poll_fn(|cx| sender.poll_flushed(cx)).await.is_ok());
         });
         sleep(Duration::from_millis(20)).await;
         assert!(!is_sent.get());
@@ -477,5 +482,104 @@ fn what_is_asked_of_the_kernel_is_counted() {
         assert_eq!(chunk(&mut receiver).await, b"and back");
         let received = io_counts();
         assert!(received.submissions + received.receives > sent.submissions + sent.receives);
+    });
+}
+
+/// Reads until `other` has as many bytes; the loop runs on meanwhile.
+async fn read_on(other: &mut TcpStream, count: usize) -> Vec<u8> {
+    other.set_nonblocking(true).unwrap();
+    let mut read = Vec::new();
+    let mut piece = vec![0; 1 << 16];
+    while read.len() < count {
+        match other.read(&mut piece) {
+            Ok(0) => break,
+            Ok(bytes) => read.extend_from_slice(&piece[..bytes]),
+            Err(_) => sleep(Duration::from_millis(1)).await,
+        }
+    }
+    read
+}
+
+#[test]
+fn a_send_with_room_costs_no_wait_of_its_own() {
+    on_both(|| async {
+        let (mut receiver, mut sender, mut other) = pair().await;
+        let mut answer = [0; 4];
+        other.write_all(b"once").unwrap();
+        assert_eq!(chunk(&mut receiver).await, b"once", "the receive is under way");
+        let before = io_counts();
+        for _ in 0..50 {
+            other.write_all(b"ping").unwrap();
+            let ping = chunk(&mut receiver).await;
+            receiver.recycle(ping);
+            let sent = sender.send(b"pong".to_vec()).await.unwrap();
+            sender.recycle(sent);
+        }
+        let after = io_counts();
+        assert!(after.waits - before.waits <= 52, "{before:?} {after:?}");
+        end_turn().await;
+        for _ in 0..50 {
+            other.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"pong");
+        }
+    });
+}
+
+#[test]
+fn posted_bytes_precede_a_direct_call_a_close_and_a_drop() {
+    on_both(|| async {
+        for end in 0..3 {
+            let (receiver, mut sender, mut other) = pair().await;
+            sender.send(b"first, ".to_vec()).await.unwrap();
+            match end {
+                0 => assert_eq!(sender.try_send(&[IoSlice::new(b"second")]).unwrap(), 6),
+                1 => sender.close().unwrap(),
+                _ => drop((receiver, sender)),
+            }
+            let expected: &[u8] = if end == 0 { b"first, second" } else { b"first, " };
+            assert_eq!(read_on(&mut other, expected.len()).await, expected);
+        }
+    });
+}
+
+#[test]
+fn sends_keep_their_order_where_the_socket_has_no_room() {
+    on_both(|| async {
+        let (_receiver, mut sender, mut other) = pair().await;
+        let expected: Vec<u8> = (0..24_u8).flat_map(|byte| vec![byte; 1 << 20]).collect();
+        let is_flushed = Rc::new(Cell::new(false));
+        let flushed = Rc::clone(&is_flushed);
+        spawn(async move {
+            for byte in 0..24 {
+                sender.send(vec![byte; 1 << 20]).await.unwrap();
+            }
+            poll_fn(|cx| sender.poll_flushed(cx)).await.unwrap();
+            flushed.set(sender.is_flushed());
+        });
+        assert!(read_on(&mut other, expected.len()).await == expected);
+        while !is_flushed.get() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn a_broken_socket_is_an_error_of_the_next_send_at_the_latest() {
+    on_both(|| async {
+        let (_receiver, mut sender, other) = pair().await;
+        socket2::SockRef::from(&other).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(other);
+        let mut sent_count = 0;
+        while sender.send(b"into the void".to_vec()).await.is_ok() {
+            sent_count += 1;
+            assert!(sent_count < 3, "no error of {sent_count} sends");
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (_receiver, mut sender, other) = pair().await;
+        socket2::SockRef::from(&other).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(other);
+        sender.start(b"into the void".to_vec());
+        let ended = poll_fn(|cx| sender.poll_flushed(cx)).await;
+        assert!(ended.is_err(), "{ended:?}");
     });
 }

@@ -48,6 +48,9 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
     }
     if requests(shard, &mut conn, &mut buffers).await == ConnectionReuse::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
+    } else {
+        conn.wait_at_most(shard.env.config().timeouts.write);
+        conn.flush().await;
     }
 }
 

@@ -30,6 +30,7 @@ pub struct Conn {
     writer: LinkWriter,
     deadline: Deadline,
     pool: Rc<BufferPool>,
+    /// The client has closed, or does not read: nothing more is sent.
     closed: bool,
 }
 
@@ -167,7 +168,7 @@ impl Conn {
         self.deadline.poll(cx)
     }
 
-    /// Sends all of `bytes` before the deadline and returns the buffer. Polls `meanwhile` too, so
+    /// Sends all of `bytes` before the deadline and returns a consumed buffer. Polls `meanwhile` too, so
     /// that the worker's next bytes are already in flight.
     ///
     /// # Errors
@@ -195,7 +196,10 @@ impl Conn {
             if *closed {
                 return Poll::Ready(Err(WriteEnd::Gone));
             }
-            deadline.poll(cx).map(|()| Err(WriteEnd::Stalled))
+            deadline.poll(cx).map(|()| {
+                *closed = true;
+                Err(WriteEnd::Stalled)
+            })
         })
         .await
     }
@@ -205,13 +209,16 @@ impl Conn {
     /// # Errors
     /// [`WriteEnd`] if the client has disconnected or does not read.
     pub async fn write(&mut self, bytes: Vec<u8>) -> Result<(), WriteEnd> {
-        let Self { writer, deadline, pool, .. } = self;
+        let Self { writer, deadline, pool, closed, .. } = self;
         writer.start(bytes);
         let buffer = poll_fn(|cx| {
             if let Poll::Ready(sent) = writer.poll_sent(cx) {
                 return Poll::Ready(sent.map_err(|_| WriteEnd::Gone));
             }
-            deadline.poll(cx).map(|()| Err(WriteEnd::Stalled))
+            deadline.poll(cx).map(|()| {
+                *closed = true;
+                Err(WriteEnd::Stalled)
+            })
         })
         .await?;
         pool.give(buffer);
@@ -250,6 +257,20 @@ impl Conn {
         if !self.closed {
             self.writer.send_close_notify();
         }
+    }
+
+    /// Waits until the kernel has all bytes of the client, or for the deadline. False: the rest is
+    /// given up.
+    pub async fn flush(&mut self) -> bool {
+        let Self { writer, deadline, closed, .. } = self;
+        if *closed || writer.is_flushed() {
+            return !*closed;
+        }
+        poll_fn(|cx| match writer.poll_flushed(cx) {
+            Poll::Ready(flushed) => Poll::Ready(flushed.is_ok()),
+            Poll::Pending => deadline.poll(cx).map(|()| false),
+        })
+        .await
     }
 
     /// Closes the sending side; false if the client has closed already.

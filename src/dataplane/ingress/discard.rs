@@ -31,11 +31,13 @@ impl Conn {
         Discarding::new(self, bounds)
     }
 
-    /// Ends the connection so that the client still receives the sent bytes: closes the sending
+    /// Ends the connection so that the client still receives the sent bytes: flushes, closes the sending
     /// side, then reads and discards the client's bytes, within bounds (RFC 9112 9.6). Closing with
     /// unread bytes would make the kernel send a reset, which can destroy the response in transit.
     pub async fn linger(mut self, bounds: DiscardBounds) {
-        if !self.close_sending() {
+        let stalls_at = self.now().plus(bounds.stall_max);
+        self.wait_until(stalls_at);
+        if !self.flush().await || !self.close_sending() {
             return;
         }
         let mut discarding = self.discarding(bounds);

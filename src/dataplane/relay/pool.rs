@@ -52,7 +52,8 @@ impl UpstreamPool {
         let idle = self.idle.entry(upstream.key).or_default();
         // Starts the read that sees the worker close and that receives the next answer. Now no
         // request waits for the read; before the next request, that request would wait.
-        let good = upstream.input.is_empty() && upstream.reader.is_quiet();
+        let is_sent = upstream.writer.is_flushed();
+        let good = is_sent && upstream.input.is_empty() && upstream.reader.is_quiet();
         if good && idle.len() < UPSTREAM_IDLE_MAX {
             upstream.idle_since = now;
             upstream.input = Vec::new();

@@ -174,13 +174,12 @@ impl<'a> Pipe<'a> {
                     Ok(Moved::Ended)
                 }
             }),
-            PipeState::Sends => match self.writer.poll_sent(cx) {
+            PipeState::Sends => match self.writer.poll_flushed(cx) {
                 Poll::Pending => {
                     self.reader.poll_ahead(cx);
                     Poll::Pending
                 }
-                Poll::Ready(Ok(buffer)) => {
-                    self.reader.recycle(buffer);
+                Poll::Ready(Ok(())) => {
                     self.state = PipeState::Reads;
                     Poll::Ready(Ok(Moved::Sent))
                 }

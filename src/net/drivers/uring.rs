@@ -13,6 +13,7 @@ use forebay_base::limits::{
 };
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
+use rustix::net::SendFlags;
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ const ENTRIES: u16 = PROVIDED_BUFFERS as u16;
 const NO_WAITER: u64 = u64::MAX;
 /// The kernel's name is `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
+/// `MSG_WAITALL`: part of the bytes is no success.
+const WAIT_ALL: SendFlags = SendFlags::from_bits_retain(0x100);
 /// Waits of 10 ms for cancelled operations at the end of a thread, before buffers are leaked.
 const ENDING_WAITS_MAX: usize = 100;
 
@@ -37,8 +40,15 @@ const ENDING_WAITS_MAX: usize = 100;
 enum Op {
     /// A single completion, or several: chunks of a socket.
     Receive { flow: Rc<RefCell<Inflow>>, fd: Rc<OwnedFd> },
-    /// A single completion, or several until all bytes are sent.
-    Send { flow: Rc<RefCell<Outflow>>, fd: Rc<OwnedFd>, bytes: Vec<u8>, sent_bytes: usize },
+    /// No completion if `is_quiet` and the socket takes all bytes at submission; else a single
+    /// completion, or several until all bytes are sent.
+    Send {
+        flow: Rc<RefCell<Outflow>>,
+        fd: Rc<OwnedFd>,
+        bytes: Vec<u8>,
+        sent_bytes: usize,
+        is_quiet: bool,
+    },
     /// Each completion is an edge.
     Watch { readiness: Rc<Readiness>, _fd: Rc<OwnedFd> },
 }
@@ -50,6 +60,10 @@ pub(crate) struct Uring {
     provided: ProvidedBuffers,
     /// Submissions that found the queue full.
     unsubmitted: VecDeque<squeue::Entry>,
+    /// Quiet sends since the last submission.
+    posted: Vec<usize>,
+    /// A task waits for the end of a quiet send, which brings no completion.
+    is_post_awaited: bool,
     /// True while multishot receives are being cancelled and none is begun.
     is_tight: bool,
     submission_count: u64,
@@ -76,9 +90,16 @@ impl Uring {
         // SAFETY: the entries and the buffers that they name live as long as `provided`, which
         // outlives the ring: see `drop`.
         unsafe { ring.submitter().register_buf_ring(provided.address(), ENTRIES, GROUP) }?;
-        let ops = Slab::new();
-        let unsubmitted = VecDeque::new();
-        Ok(Self { ring, ops, provided, unsubmitted, is_tight: false, submission_count: 0 })
+        Ok(Self {
+            ring,
+            ops: Slab::new(),
+            provided,
+            unsubmitted: VecDeque::new(),
+            posted: Vec::new(),
+            is_post_awaited: false,
+            is_tight: false,
+            submission_count: 0,
+        })
     }
 
     /// True if a thread of this process would get a ring.
@@ -111,21 +132,22 @@ impl Uring {
         key
     }
 
-    /// Begins to send all of `bytes`.
-    pub(crate) fn send(
-        &mut self,
-        fd: &Rc<OwnedFd>,
-        flow: &Rc<RefCell<Outflow>>,
-        bytes: Vec<u8>,
-        sent_bytes: usize,
-    ) -> usize {
+    /// Begins to send all of `bytes`. The end of a send without a stall brings no completion: see
+    /// [`Self::settle`].
+    pub(crate) fn send(&mut self, fd: &Rc<OwnedFd>, flow: &Rc<RefCell<Outflow>>, bytes: Vec<u8>) {
         let flow = Rc::clone(flow);
         let fd = Rc::clone(fd);
-        let key = self.ops.insert(Op::Send { flow, fd, bytes, sent_bytes });
+        let key = self.ops.insert(Op::Send { flow, fd, bytes, sent_bytes: 0, is_quiet: true });
         if let Some(entry) = self.ops.get(key).and_then(|op| send_entry(op, key)) {
             self.push(entry);
         }
-        key
+        self.posted.push(key);
+    }
+
+    /// The next turn does not wait: a task needs the end of a send, and the end brings no
+    /// completion.
+    pub(crate) const fn await_posted(&mut self) {
+        self.is_post_awaited = true;
     }
 
     /// Begins to report edges; only the first edge for writes.
@@ -143,6 +165,12 @@ impl Uring {
         let poll = opcode::PollAdd::new(target, flags).multi(is_read);
         self.push(poll.build().user_data(as_data(key)));
         key
+    }
+
+    /// Submits without a wait, so that posted bytes precede a direct system call on their socket.
+    pub(crate) fn submit_now(&mut self, pool: &BufferPool) {
+        let submitted = self.turn(Some(Duration::ZERO), pool);
+        debug_assert!(submitted.is_ok(), "{submitted:?}");
     }
 
     /// Cancels an operation; its last completion is still to come.
@@ -177,13 +205,38 @@ impl Uring {
         {
             self.unsubmitted.pop_front();
         }
-        let wait = if self.unsubmitted.is_empty() { wait } else { Some(Duration::ZERO) };
-        let entered = self.enter(wait);
+        let is_complete = self.unsubmitted.is_empty();
+        let may_wait = is_complete && !self.is_post_awaited;
+        let entered = self.enter(if may_wait { wait } else { Some(Duration::ZERO) });
         self.dispatch(pool);
+        if is_complete {
+            self.settle(pool);
+        }
         match entered {
             Ok(_) => Ok(()),
             Err(error) if is_passing(&error) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the quiet sends: an operation that the kernel has consumed without a completion has
+    /// sent all its bytes. The kernel attempts a send at its submission, and reports a stall in the
+    /// same call; only a full completion queue delays the report.
+    fn settle(&mut self, pool: &BufferPool) {
+        let submission = self.ring.submission();
+        if !submission.is_empty() || submission.cq_overflow() {
+            return;
+        }
+        drop(submission);
+        self.is_post_awaited = false;
+        for key in self.posted.drain(..) {
+            if !matches!(self.ops.get(key), Some(Op::Send { is_quiet: true, .. })) {
+                continue;
+            }
+            if let Some(Op::Send { flow, bytes, .. }) = self.ops.try_remove(key) {
+                pool.give(bytes);
+                flow.borrow_mut().settled();
+            }
         }
     }
 
@@ -224,9 +277,10 @@ impl Uring {
                     }
                     is_last && !goes_on
                 }
-                Op::Send { flow, bytes, sent_bytes, .. } => {
-                    let sent = as_result(completion.result());
-                    if flow.borrow_mut().sent(sent, bytes, sent_bytes) {
+                Op::Send { flow, bytes, sent_bytes, is_quiet, .. } => {
+                    let has_stalled = std::mem::replace(is_quiet, false);
+                    let sent = sent(&completion, has_stalled);
+                    if flow.borrow_mut().sent(key, sent, bytes, sent_bytes) {
                         true
                     } else {
                         unsubmitted.extend(send_entry(op, key));
@@ -298,6 +352,14 @@ fn chunk(
     }
 }
 
+/// The result of a send completion. A quiet send without room in its socket has sent nothing.
+fn sent(completion: &cqueue::Entry, has_stalled: bool) -> io::Result<usize> {
+    match as_result(completion.result()) {
+        Err(error) if has_stalled && error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        sent => sent,
+    }
+}
+
 /// True if the error is about the operation, not the socket.
 fn is_interruption(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
@@ -347,12 +409,16 @@ fn receive_entry(fd: &OwnedFd, key: usize, amount: Amount) -> squeue::Entry {
     entry.user_data(as_data(key))
 }
 
+/// A send of the rest of the bytes. A quiet send is attempted once, at its submission, and is
+/// reported only if the socket has not taken all.
 fn send_entry(op: &Op, key: usize) -> Option<squeue::Entry> {
-    let Op::Send { fd, bytes, sent_bytes, .. } = op else { return None };
+    let Op::Send { fd, bytes, sent_bytes, is_quiet, .. } = op else { return None };
     let rest = bytes.get(*sent_bytes..).unwrap_or_default();
     let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
     let send = opcode::Send::new(types::Fd(fd.as_raw_fd()), rest.as_ptr(), length);
-    let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::from_bits_retain(0x100);
-    let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    Some(send.flags(flags).build().user_data(as_data(key)))
+    let mut flags = SendFlags::NOSIGNAL | WAIT_ALL;
+    flags.set(SendFlags::DONTWAIT, *is_quiet);
+    let send = send.flags(i32::try_from(flags.bits()).unwrap_or(0)).build();
+    let send = if *is_quiet { send.flags(squeue::Flags::SKIP_SUCCESS) } else { send };
+    Some(send.user_data(as_data(key)))
 }
