@@ -29,7 +29,7 @@
 use crate::shipped::{ShippedRouter, TraceArrival};
 use ahash::AHashMap;
 use forebay_base::RankIndex;
-use forebay_config::Policy;
+use forebay_config::{Policy, Word as _};
 use forebay_fleet::worker::RankLoad;
 use std::str::FromStr;
 
@@ -72,15 +72,6 @@ const WARM_SHARE: f64 = 0.8;
 /// Uncached tokens in flight that a warm rank of `llm_d` may have more than a cold rank.
 const SATURATION_TOKENS: u64 = 286_720;
 
-/// Names of the router's policies in the configuration.
-const OWN: [(&str, Policy); 6] = [
-    ("kv", Policy::Kv),
-    ("least_loaded", Policy::LeastLoaded),
-    ("power_of_two", Policy::PowerOfTwo),
-    ("round_robin", Policy::RoundRobin),
-    ("random", Policy::Random),
-    ("session", Policy::Session),
-];
 const RIVALS: [(&str, Rival); 10] = [
     ("longest_prefix", Rival::LongestPrefix),
     ("session_fixed", Rival::Session),
@@ -98,8 +89,8 @@ impl Rule {
     /// All rules by name, the router's policies first.
     #[must_use]
     pub fn all() -> Vec<(&'static str, Self)> {
-        let own = OWN.map(|(name, policy)| (name, Self::Own(policy)));
-        own.into_iter().chain(RIVALS.map(|(name, rival)| (name, Self::Rival(rival)))).collect()
+        let own = Policy::WORDS.iter().map(|(name, policy, _)| (*name, Self::Own(*policy)));
+        own.chain(RIVALS.map(|(name, rival)| (name, Self::Rival(rival)))).collect()
     }
 }
 

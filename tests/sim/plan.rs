@@ -1,7 +1,7 @@
 //! What one run looks like: drawn from its seed, from idle to drowned.
 
 use fastrand::Rng;
-use forebay_config::{Fallback, FlowConfig, Policy, QueueMode};
+use forebay_config::{Fallback, FlowConfig, Policy, QueueMode, Word};
 use forebay_fleet::worker::RoomLimits;
 use std::time::Duration;
 
@@ -37,19 +37,12 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn draw(random: &mut Rng) -> Self {
         let shards = random.usize(1..=4);
-        let policies = [
-            Policy::Kv,
-            Policy::LeastLoaded,
-            Policy::PowerOfTwo,
-            Policy::RoundRobin,
-            Policy::Random,
-            Policy::Session,
-        ];
+        let policies = Policy::WORDS;
         let some = |random: &mut Rng, most: u32| if random.bool() { 0 } else { random.u32(..most) };
         Self {
             shards,
             ring_slots: [1, 1, 2, 64][random.usize(..4)],
-            policy: policies[random.usize(..policies.len())],
+            policy: policies[random.usize(..policies.len())].1,
             requests: random.usize(4..50),
             span_ns: random.u64(1..=200) * MS,
             bursty: random.bool(),
