@@ -197,6 +197,18 @@ class Haproxy(Peer):
         return ["haproxy", "-db", "-f", path]
 
 
+class Floor(Peer):
+    """benches/floor: a proxy on monoio that decides nothing. What it costs, any proxy on io_uring costs."""
+
+    def argv(self, load, folder):
+        target = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "floor")
+        manifest = os.path.join(ROOT, "benches", "floor", "Cargo.toml")
+        command = ["cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", manifest, "--target-dir", target]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise SystemExit("peers: the build of benches/floor failed")
+        return [os.path.join(target, "release", "floor"), str(self.port), *map(str, load.ports)]
+
+
 class Venv(Peer):
     """sglang-router and vllm-router, from the environment PEERS_VENV. They write bodies anew."""
 
@@ -288,7 +300,7 @@ class Forebay(Peer):
 
 def peers(builds):
     """All peers by name. `builds`: more programs of Forebay by name."""
-    known = [Direct("direct"), Nginx("nginx"), Nginx("nginx-unbuffered"), Haproxy("haproxy"), Venv("sglang"), Venv("vllm")]
+    known = [Direct("direct"), Floor("floor"), Nginx("nginx"), Nginx("nginx-unbuffered"), Haproxy("haproxy"), Venv("sglang"), Venv("vllm")]
     for prefix, program in [("", binary()), *((f"{name}:", path) for name, path in builds.items())]:
         if not os.access(program, os.X_OK):
             raise Missing(f"{program} is no program")
