@@ -1,5 +1,6 @@
 //! Types that the files of this folder share: rules, variables of the template, marks in texts.
 
+use super::anthropic::AnthropicRules;
 use crate::chat::frontends::rust_traits::RustTraits;
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value};
@@ -19,8 +20,22 @@ pub(in crate::chat) struct Shaper {
     pub(in crate::chat) format: ContentFormat,
     /// True when the template supports the role `developer`, which otherwise becomes `system`.
     pub(in crate::chat) knows_developer: bool,
+    /// `/v1/messages`: system messages go to the front.
+    pub(in crate::chat) merges_systems: bool,
+    /// `/v1/messages`: the reasoning effort of requests that disable thinking.
+    pub(in crate::chat) disabled_effort: &'static str,
     /// Findings of SGLang's Rust server about the template.
     pub(in crate::chat) traits: RustTraits,
+}
+
+impl Shaper {
+    pub(in crate::chat) fn anthropic(&self) -> AnthropicRules {
+        AnthropicRules {
+            is_sglang: self.rules.is_sglang(),
+            merges_systems: self.merges_systems,
+            disabled_effort: self.disabled_effort,
+        }
+    }
 }
 
 /// Input of the template.
