@@ -191,7 +191,8 @@ impl Explainer {
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);
         self.matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
-        rendered.ok_or(NoMatch::NoText)?.map_err(NoMatch::from)
+        let none = if request.reads_no_cache { NoMatch::ReadsNoCache } else { NoMatch::NoText };
+        rendered.ok_or(none)?.map_err(NoMatch::from)
     }
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
@@ -445,6 +446,8 @@ impl Choice {
 /// Reason for a missing overlap.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 enum NoMatch {
+    #[error("the engine reads no cache for the request")]
+    ReadsNoCache,
     #[error("the model has no tokenizer here")]
     NoText,
     #[error(transparent)]
