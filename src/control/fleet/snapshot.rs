@@ -205,6 +205,7 @@ impl Fleet {
 
     /// `any`: workers that take any model.
     fn shown_model(&self, name: &Arc<str>, any: &[WorkerIndex]) -> Model {
+        let mut texts = self.texts_of(name, any).into_iter();
         let mut model = Model {
             name: Arc::clone(name),
             card_json: self.card_of(name),
@@ -212,7 +213,8 @@ impl Fleet {
             pool: PoolIndex(0),
             prefill_pool: None,
             roots: ModelRoots::new(self.seed, name),
-            text: self.text_of(name, any),
+            text: texts.next(),
+            other_texts: texts.collect(),
             kind: ModelKind::Base,
         };
         for (index, known) in self.ranks.iter().enumerate() {
@@ -243,16 +245,22 @@ impl Fleet {
         model
     }
 
-    /// The text of the first configured worker that has a text for the name. Engines prepare rich
-    /// chats in slightly different ways. A prompt is rendered before its worker is chosen, so it
-    /// may match less than the chosen worker holds.
-    fn text_of(&self, name: &str, any: &[WorkerIndex]) -> Option<Arc<ModelText>> {
-        self.workers.iter().enumerate().find_map(|(index, worker)| {
+    /// The texts of the workers that have a text for the name: that of the first configured worker
+    /// first, and then the first text of each other engine's rules.
+    fn texts_of(&self, name: &str, any: &[WorkerIndex]) -> Vec<Arc<ModelText>> {
+        let found = self.workers.iter().enumerate().filter_map(|(index, worker)| {
             let takes_any = any.iter().any(|one| one.index() == index);
             let served = worker.serves(name, takes_any)?;
             let base = served.map_or_else(|| ANY_MODEL.into(), ServedModel::base_name);
-            worker.texts.get(&base)?.text.clone()
-        })
+            worker.texts.get(&base)?.text.as_ref()
+        });
+        let mut texts: Vec<Arc<ModelText>> = Vec::new();
+        for text in found {
+            if texts.iter().all(|known| known.rules != text.rules) {
+                texts.push(Arc::clone(text));
+            }
+        }
+        texts
     }
 
     fn root_key(

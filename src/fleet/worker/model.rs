@@ -30,6 +30,9 @@ pub struct Model {
     /// guesses only). Taken from the first configured worker that has a tokenizer, also if workers
     /// of different engines serve the model.
     pub text: Option<Arc<ModelText>>,
+    /// The same for workers with other rules. A prompt counts as rendered only where all texts
+    /// agree, because it is rendered before its worker is chosen.
+    pub other_texts: Box<[Arc<ModelText>]>,
     pub kind: ModelKind,
 }
 

@@ -31,6 +31,7 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         prefill_pool: None,
         roots: ModelRoots::new(KeySeed(1), name),
         text: None,
+        other_texts: Box::default(),
         kind: ModelKind::Base,
     }
 }
