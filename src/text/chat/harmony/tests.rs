@@ -1,5 +1,6 @@
 //! The date is an argument, and schemas have a limit.
 
+use super::schema::{SchemaText, write_type};
 use super::write_body;
 use crate::Vocabulary;
 use crate::chat::encoded_prompt::EncodedPrompt;
@@ -45,6 +46,23 @@ fn indents_do_not_multiply_without_end() {
     assert_eq!(written(body(&parameters(schema))), None);
     let small = written(body(&parameters(json!({ "a": { "nullable": true } })))).unwrap();
     assert!(small.contains("a?: any | null,"), "{small}");
+}
+
+/// Each byte of a schema is searched for a `null` once at most, however deep the schema is.
+#[test]
+fn nested_nullable_schemas_are_searched_once() {
+    for (depth, width) in [(50, 200), (100, 400), (400, 10)] {
+        let names: Vec<String> = (0..width).map(|index| format!("value {index}")).collect();
+        let mut schema = json!({ "type": "string", "enum": names, "nullable": true });
+        for _ in 0..depth {
+            schema = json!({ "nullable": true, "oneOf": [schema] });
+        }
+        let mut text = SchemaText::default();
+        write_type(&schema, 0, &mut text).unwrap();
+        let length = text.as_str().len();
+        assert!(text.searched_bytes <= 2 * length, "{} of {length}", text.searched_bytes);
+        assert!(length > 10 * width);
+    }
 }
 
 /// The list of required names is as long as the properties: a set, not a search for each.

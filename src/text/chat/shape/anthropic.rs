@@ -187,30 +187,31 @@ impl AnthropicRules {
     fn convert_tools(self, body: &mut Map<String, Value>) {
         let Some(Value::Array(tools)) = body.get_mut("tools") else { return };
         for tool in tools.iter_mut().filter(|tool| tool.get("input_schema").is_some()) {
-            if let Some(Value::Object(schema)) = tool.get_mut("input_schema") {
-                schema.entry("type").or_insert_with(|| "object".into());
-            }
-            let mut function = json!({ "name": tool.get("name"),
-                "description": tool.get("description"), "parameters": tool.get("input_schema") });
-            let mut converted = json!({ "type": "function" });
-            let loading = tool.get("defer_loading").cloned().unwrap_or_default();
-            match self.is_sglang {
-                true if function["description"].is_null() => function["description"] = "".into(),
-                true => {}
-                false => {
-                    function["strict"] = tool.get("strict").cloned().unwrap_or_default();
-                    function["defer_loading"] = loading.clone();
-                }
-            }
-            if self.is_sglang && !loading.is_null() {
-                converted["defer_loading"] = loading;
-            }
-            converted["function"] = function;
-            *tool = converted;
+            *tool = self.converted_tool(tool);
         }
         if tools.is_empty() {
             body.remove("tools");
         }
+    }
+
+    fn converted_tool(self, tool: &mut Value) -> Value {
+        if let Some(Value::Object(schema)) = tool.get_mut("input_schema") {
+            schema.entry("type").or_insert_with(|| "object".into());
+        }
+        let name = tool.get("name");
+        let schema = tool.get("input_schema");
+        let description = tool.get("description").filter(|text| !text.is_null());
+        let loading = tool.get("defer_loading");
+        if self.is_sglang {
+            let description = description.and_then(Value::as_str).unwrap_or_default();
+            let function =
+                json!({ "name": name, "description": description, "parameters": schema });
+            return json!({ "type": "function", "defer_loading": loading, "function": function });
+        }
+        json!({ "type": "function", "function": {
+            "name": name, "description": description, "parameters": schema,
+            "strict": tool.get("strict"), "defer_loading": loading,
+        }})
     }
 }
 
