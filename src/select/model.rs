@@ -134,7 +134,6 @@ mod tests {
             ranks: ranks.iter().copied().map(RankIndex).collect(),
             roots: ModelRoots::new(KeySeed(1), name),
             text: None,
-            other_texts: Box::default(),
             kind: if is_adapter { ModelKind::Adapter } else { ModelKind::Base },
         };
         let models = [

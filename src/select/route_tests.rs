@@ -85,7 +85,6 @@ fn scene(words: &str) -> Scene {
         ranks: all.clone(),
         roots: ModelRoots::new(KeySeed(1), "m"),
         text: None,
-        other_texts: Box::default(),
         kind: ModelKind::Base,
     });
     fleet.pools = vec![Pool { ranks: all, kv_tokens: 0 }];

@@ -78,7 +78,6 @@ fn model(ranks: impl Iterator<Item = RankIndex>, block_size_tokens: u32, root: B
             ..ModelRoots::new(SEED, "m")
         },
         text: None,
-        other_texts: Box::default(),
         kind: ModelKind::Base,
     }
 }

@@ -106,8 +106,8 @@ fn prompts_of_encoders_are_those_of_vllm() {
     for (name, tally) in &tallies {
         let Tally { equal, guessed, spelled, both_refuse, harmless, faults } = tally;
         eprintln!(
-            "{name}: {equal} equal, {guessed} and {spelled} guessed, {both_refuse} refused by both, \
-             {harmless} refused by the engine alone"
+            "{name}: {equal} equal, {guessed} and {spelled} guessed, \
+             {both_refuse} refused by both, {harmless} refused by the engine alone"
         );
         assert!(faults.is_empty(), "{name}, {}:\n{}", faults.len(), faults.join("\n"));
         assert!(*equal > 0 && *harmless <= 2, "{name}: {harmless} that the engine refuses");

@@ -74,7 +74,6 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
             ..ModelRoots::new(SEED, "m")
         },
         text,
-        other_texts: Box::default(),
         kind: ModelKind::Base,
     };
     let kv_tokens = u64::from(KV_BLOCK_COUNT * BLOCK_SIZE_TOKENS);

@@ -6,8 +6,8 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, EngineLimits, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, PlacesLimit,
-    Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
+    ANY_MODEL, EngineLimits, EngineTexts, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText,
+    PlacesLimit, Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
@@ -205,7 +205,6 @@ impl Fleet {
 
     /// `any`: workers that take any model.
     fn shown_model(&self, name: &Arc<str>, any: &[WorkerIndex]) -> Model {
-        let mut texts = self.texts_of(name, any).into_iter();
         let mut model = Model {
             name: Arc::clone(name),
             card_json: self.card_of(name),
@@ -213,8 +212,7 @@ impl Fleet {
             pool: PoolIndex(0),
             prefill_pool: None,
             roots: ModelRoots::new(self.seed, name),
-            text: texts.next(),
-            other_texts: texts.collect(),
+            text: EngineTexts::from_list(self.texts_of(name, any)),
             kind: ModelKind::Base,
         };
         for (index, known) in self.ranks.iter().enumerate() {

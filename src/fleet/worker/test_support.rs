@@ -31,7 +31,6 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         prefill_pool: None,
         roots: ModelRoots::new(KeySeed(1), name),
         text: None,
-        other_texts: Box::default(),
         kind: ModelKind::Base,
     }
 }

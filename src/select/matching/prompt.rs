@@ -4,10 +4,12 @@
 use crate::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_base::limits::IMAGE_FILL;
+use forebay_fleet::worker::ModelText;
 use forebay_index::{BlockKey, Overlap, Overlaps, PrefixMarks};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Chunk capacity that a connection retains between requests.
 const CHUNKS_RETAINED: usize = 64;
@@ -194,9 +196,10 @@ impl Prompt {
         let text = ask.model.text.as_ref();
         let rendered =
             text.map(|text| render_at(ask.place, ask.request, ask.body, text, &mut self.text));
-        let rendered = match ask.model.other_texts.is_empty() {
+        let more = text.map(|text| text.more()).unwrap_or_default();
+        let rendered = match more.is_empty() {
             true => rendered,
-            false => rendered.map(|rendered| self.agreed(ask, rendered?)),
+            false => rendered.map(|rendered| self.agreed(more, ask, rendered?)),
         };
         if rendered == Some(Err(Unrenderable::NotHere)) {
             return rendered;
@@ -227,12 +230,13 @@ impl Prompt {
     /// Whether the other engines of the model see the same prompt. Without them there is no text.
     fn agreed(
         &mut self,
+        more: &[Arc<ModelText>],
         ask: &MatchRequest<'_>,
         rendered: Rendered,
     ) -> Result<Rendered, Unrenderable> {
         let mut fault = None;
         let mut text = Vec::with_capacity(self.text.len());
-        for other in &ask.model.other_texts {
+        for other in more {
             text.clear();
             match render_at(ask.place, ask.request, ask.body, other, &mut text) {
                 Err(Unrenderable::NotHere) => fault = Some(Unrenderable::NotHere),
@@ -284,12 +288,11 @@ impl Prompt {
 mod tests {
     use super::*;
     use forebay_base::PoolIndex;
-    use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind, ModelText, test_support};
+    use forebay_fleet::worker::{EngineTexts, FleetSnapshot, Model, ModelKind, test_support};
     use forebay_index::{KeySeed, ModelRoots};
     use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
     use forebay_text::Vocabulary;
     use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens};
-    use std::sync::Arc;
 
     fn text(source: &str, rules: EngineRules) -> Arc<ModelText> {
         let vocabulary = include_str!("../../../tests/data/tokenizer/tokenizer.json");
@@ -314,8 +317,9 @@ mod tests {
             (&[EngineRules::SglangRust, EngineRules::VllmRust], parts, None),
         ] {
             let model = &Model {
-                text: Some(text(source, EngineRules::Vllm)),
-                other_texts: others.iter().map(|rules| text(source, *rules)).collect(),
+                text: EngineTexts::from_list(
+                    [EngineRules::Vllm].iter().chain(others).map(|it| text(source, *it)).collect(),
+                ),
                 ..test_support::model("m", &[])
             };
             let body =
@@ -346,7 +350,6 @@ mod tests {
             ranks: Vec::new(),
             roots: ModelRoots::new(KeySeed(1), "m"),
             text: None,
-            other_texts: Box::default(),
             kind: ModelKind::Base,
         };
         let body = br#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#;

@@ -26,7 +26,7 @@ impl<'a> EncodedPrompt<'a> {
         self.ordinary_at = self.out.len();
     }
 
-    /// Appends ordinary text.
+    /// Appends ordinary text of a request.
     pub(super) fn push(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }

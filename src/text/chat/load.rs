@@ -380,7 +380,8 @@ mod tests {
     fn a_directory_with_tekken_json_alone_has_a_vocabulary() {
         let dir = tempfile::tempdir().unwrap();
         let tekken = r#"{ "config": { "version": "v3", "default_vocab_size": 1001,
-            "default_num_special_tokens": 1000 }, "vocab": [{ "rank": 0, "token_bytes": "YQ==" }] }"#;
+            "default_num_special_tokens": 1000 },
+            "vocab": [{ "rank": 0, "token_bytes": "YQ==" }] }"#;
         assert!(!has_tokenizer(dir.path()));
         fs::write(dir.path().join("tekken.json"), tekken).unwrap();
         assert!(has_tokenizer(dir.path()));

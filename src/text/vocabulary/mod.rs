@@ -28,6 +28,7 @@ mod tekken;
 pub use error::VocabularyError;
 
 use file::TokenizerFile;
+use lossless::Spelling;
 use media::MediaTokens;
 use pieces::Arena;
 use reading::TextReading;
@@ -62,7 +63,10 @@ impl Vocabulary {
     /// # Errors
     /// [`VocabularyError`], with the unsupported part of the file.
     pub fn from_tekken_json(text: &str) -> Result<Self, VocabularyError> {
-        tekken::read(text)
+        let tekken::TekkenContents { arena, file } = tekken::read(text)?;
+        let reading = TextReading::new(&file, Spelling::ByteLevel);
+        let media = MediaTokens::new(&file);
+        Ok(Self { arena, reading, completion_prefix: tekken::BOS.as_bytes().into(), media })
     }
 
     /// The same with other bytes before completion prompts, for configurations that override the

@@ -1,13 +1,9 @@
 //! `tekken.json`, the vocabulary of Mistral's own tokenizer: special tokens first, and behind them
 //! the ranks of a byte-level vocabulary.
 
-use super::Vocabulary;
 use super::error::VocabularyError;
 use super::file::{AddedToken, Pieces, TokenizerFile, TokenizerModel};
-use super::lossless::Spelling;
-use super::media::MediaTokens;
 use super::pieces;
-use super::reading::TextReading;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -36,7 +32,7 @@ const OLD_TOKENS: [&str; 20] = [
     "[TOOL_CONTENT]",
 ];
 /// Token before each prompt.
-const BOS: &str = "<s>";
+pub(super) const BOS: &str = "<s>";
 
 #[derive(Deserialize)]
 struct TekkenVocabulary {
@@ -64,21 +60,27 @@ struct TekkenSpecial {
     token_str: String,
 }
 
-/// Reads a `tekken.json`.
-pub(super) fn read(text: &str) -> Result<Vocabulary, VocabularyError> {
-    let file: TekkenVocabulary = serde_json::from_str(text)?;
-    let special_count = file.config.default_num_special_tokens;
+/// The contents of a file, in the forms of a `tokenizer.json`.
+pub(super) struct TekkenContents {
+    pub(super) arena: pieces::Arena,
+    pub(super) file: TokenizerFile,
+}
+
+/// Reads the text of a `tekken.json`.
+pub(super) fn read(text: &str) -> Result<TekkenContents, VocabularyError> {
+    let tekken: TekkenVocabulary = serde_json::from_str(text)?;
+    let special_count = tekken.config.default_num_special_tokens;
     let mut tokens = Vec::new();
-    for token in &file.vocab {
+    for token in &tekken.vocab {
         let id = special_count.saturating_add(token.rank);
         // The rest of the list is not used.
-        if id < file.config.default_vocab_size {
+        if id < tekken.config.default_vocab_size {
             let fault = || VocabularyError::NotInvertible(format!("token {id} is not in base64"));
             pieces::place(&mut tokens, id, decoded(&token.token_bytes).ok_or_else(fault)?)?;
         }
     }
     let mut added = HashMap::new();
-    match &file.special_tokens {
+    match &tekken.special_tokens {
         Some(named) => {
             added.extend(named.iter().map(|token| (token.rank, token.token_str.clone())));
         }
@@ -97,7 +99,7 @@ pub(super) fn read(text: &str) -> Result<Vocabulary, VocabularyError> {
         continuing_subword_prefix: None,
         end_of_word_suffix: None,
     };
-    let read = TokenizerFile {
+    let file = TokenizerFile {
         added_tokens,
         normalizer: Value::Null,
         pre_tokenizer: Value::Null,
@@ -105,12 +107,7 @@ pub(super) fn read(text: &str) -> Result<Vocabulary, VocabularyError> {
         decoder: Value::Null,
         model,
     };
-    Ok(Vocabulary {
-        arena: pieces::Arena::try_new(&tokens)?,
-        reading: TextReading::new(&read, Spelling::ByteLevel),
-        completion_prefix: BOS.as_bytes().into(),
-        media: MediaTokens::new(&read),
-    })
+    Ok(TekkenContents { arena: pieces::Arena::try_new(&tokens)?, file })
 }
 
 /// Most special tokens; known files have 1,000.
@@ -148,7 +145,7 @@ mod tests {
     use crate::Vocabulary;
 
     const FILE: &str = r#"{
-        "config": { "version": "v3", "default_vocab_size": 1004, "default_num_special_tokens": 1000 },
+        "config": { "default_vocab_size": 1004, "default_num_special_tokens": 1000 },
         "vocab": [
             { "rank": 0, "token_bytes": "YQ==", "token_str": "a" },
             { "rank": 1, "token_bytes": "/+8=", "token_str": null },

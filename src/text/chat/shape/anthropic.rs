@@ -1,7 +1,7 @@
 //! Converts bodies of `/v1/messages` (Anthropic) into bodies of `/v1/chat/completions`, as vLLM's
 //! and SGLang's Python frontends do. What SGLang writes by its parsers of reasoning has no text.
 
-use super::shaper::BILLING_LINE;
+use super::shaper::{BILLING_LINE, Shaper};
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,16 @@ pub(in crate::chat) struct AnthropicRules {
     pub(in crate::chat) merges_systems: bool,
     /// The reasoning effort of requests that disable thinking.
     pub(in crate::chat) disabled_effort: &'static str,
+}
+
+impl Shaper {
+    pub(in crate::chat) fn anthropic(&self) -> AnthropicRules {
+        AnthropicRules {
+            is_sglang: self.rules.is_sglang(),
+            merges_systems: self.merges_systems,
+            disabled_effort: self.disabled_effort,
+        }
+    }
 }
 
 /// Members of a body that count for its prompt.

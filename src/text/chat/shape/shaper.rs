@@ -1,6 +1,5 @@
 //! Types that the files of this folder share: rules, variables of the template, marks in texts.
 
-use super::anthropic::AnthropicRules;
 use crate::chat::frontends::rust_traits::RustTraits;
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value};
@@ -26,16 +25,6 @@ pub(in crate::chat) struct Shaper {
     pub(in crate::chat) disabled_effort: &'static str,
     /// Findings of SGLang's Rust server about the template.
     pub(in crate::chat) traits: RustTraits,
-}
-
-impl Shaper {
-    pub(in crate::chat) fn anthropic(&self) -> AnthropicRules {
-        AnthropicRules {
-            is_sglang: self.rules.is_sglang(),
-            merges_systems: self.merges_systems,
-            disabled_effort: self.disabled_effort,
-        }
-    }
 }
 
 /// Input of the template.
