@@ -5,7 +5,7 @@
 //! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
 use super::explain_words::{
-    guess, leg_name, predictions, role_name, route_because, route_name, way,
+    NoMatch, guess, leg_name, predictions, role_name, route_because, route_name, way,
 };
 use crate::calls::workers::{report, state};
 use axum::body::Bytes;
@@ -21,7 +21,7 @@ use forebay_fleet::worker::{
 use forebay_http1::{Method, RequestHead};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
+use forebay_prompt::render::{RenderThread, Rendered, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
     PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
@@ -441,17 +441,6 @@ impl Choice {
         let because = Some(because(policy, rank, request, by_chance));
         Self { rank: Some(rank), because, by_chance, none_because: None, waits_for: None }
     }
-}
-
-/// Reason for a missing overlap.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-enum NoMatch {
-    #[error("the engine reads no cache for the request")]
-    ReadsNoCache,
-    #[error("the model has no tokenizer here")]
-    NoText,
-    #[error(transparent)]
-    Unrenderable(#[from] Unrenderable),
 }
 
 /// True if a request waits for the cheapest rank when that rank has no room.

@@ -148,8 +148,8 @@ impl Renderer {
 /// Efforts of Anthropic's API.
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
-/// Does vLLM find that the template refuses system messages behind a user's? vLLM tries the template
-/// in an environment without the functions and blocks of transformers, and takes each failure for a
+/// Does vLLM find that the template refuses late system messages? vLLM tries the template in an
+/// environment without the functions and blocks of transformers, and takes each failure for a
 /// refusal.
 fn refuses_late_systems(source: &str) -> bool {
     if has_generation_blocks(source) {
