@@ -1,10 +1,13 @@
 //! A body for the encoders of engines. The first byte is the encoder and the API. Must hold: no
 //! panic; the text is UTF-8, bounded, and the same twice; on an error nothing is appended; plain
-//! messages give the text that the whole body gives.
+//! messages give the text that the whole body gives; a special token that no encoder writes is in
+//! no prompt.
 
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, scan};
+use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatApi, ChatEncoder, MistralEncoder};
+use std::sync::OnceLock;
 
 const TEKKENS: [&str; 5] = [
     include_str!("../../tests/data/chat_encoders/tekken-v3.json"),
@@ -13,6 +16,16 @@ const TEKKENS: [&str; 5] = [
     include_str!("../../tests/data/chat_encoders/tekken-v13.json"),
     include_str!("../../tests/data/chat_encoders/tekken-v15.json"),
 ];
+
+/// A special token that no encoder writes.
+const STRANGER: &str = "<|im_start|>";
+
+fn vocabulary() -> Vocabulary {
+    let text = include_str!("../../tests/data/tokenizer/tokenizer.json");
+    Vocabulary::from_tokenizer_json(text).expect("our own file")
+}
+
+static VOCABULARY: OnceLock<Vocabulary> = OnceLock::new();
 
 /// Panics when a rule above is broken.
 pub(crate) fn check(data: &[u8]) {
@@ -25,11 +38,13 @@ pub(crate) fn check(data: &[u8]) {
         1 => (ChatApi::Messages, Endpoint::Messages),
         _ => (ChatApi::Responses, Endpoint::Responses),
     };
+    let vocabulary = VOCABULARY.get_or_init(vocabulary);
     let mut text = b"kept".to_vec();
-    let whole = encoder.render_full(api, body, &mut text).is_ok();
+    let whole = encoder.render_full(api, body, vocabulary, &mut text).is_ok();
     let written = text.strip_prefix(b"kept").expect("what was there stays");
     assert!(whole || written.is_empty(), "an error appends nothing");
-    assert!(str::from_utf8(written).is_ok(), "UTF-8");
+    let written = str::from_utf8(written).expect("UTF-8");
+    assert!(!written.contains(STRANGER), "a special token of the request");
     // Names, arguments and texts stand once in a prompt, escaped at most. Schemas have a limit.
     let most = PROMPT_BYTES_MATCHED_MAX + 16 * body.len() + 4_096;
     assert!(written.len() <= most, "{} bytes of {}", written.len(), body.len());
@@ -39,7 +54,7 @@ pub(crate) fn check(data: &[u8]) {
         return;
     }
     let mut plain = b"kept".to_vec();
-    if encoder.render_plain(&request.messages, body, &mut plain) {
+    if encoder.render_plain(&request.messages, body, vocabulary, &mut plain) {
         // The whole body may have a number elsewhere that its parser refuses.
         assert!(!whole || plain == text, "plain messages have one text");
     } else {

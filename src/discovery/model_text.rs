@@ -9,7 +9,7 @@ use forebay_base::limits::REVISION_BYTES_MAX;
 use forebay_base::{Clock, NanosSinceStart, read_file};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, ModelText};
 use forebay_text::chat::{
-    EngineRules, find_image_tokens, has_layers_that_forget, load_model_text_for,
+    EngineRules, find_image_tokens, has_layers_that_forget, has_tokenizer, load_model_text_for,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -216,10 +216,6 @@ fn locate(
     let hub = hub?;
     let mut repositories = [root, name].into_iter().flatten();
     repositories.find_map(|repository| in_hub_cache(hub, repository)).map(|dir| (dir, false))
-}
-
-fn has_tokenizer(dir: &Path) -> bool {
-    dir.join("tokenizer.json").is_file()
 }
 
 /// `models--org--name/snapshots/<revision>`, with the revision in `refs/main`.

@@ -197,6 +197,28 @@ fn after_a_gap_nothing_is_believed_that_was_stored_before() {
     assert_eq!(rig.claimed("abcdefgh"), 0, "nothing from the middle of a chain");
 }
 
+/// A router that joins late, before an engine without a replay.
+#[test]
+fn a_late_joiner_claims_nothing_from_the_middle_of_a_chain() {
+    let mut rig = Rig::new();
+    rig.send_as(7, json!([stored(13, 1, Some(12), 6)]));
+    assert_eq!((rig.claimed("abcdefgh"), rig.claimed("gh")), (0, 0));
+    rig.send(json!([stored(10, 3, None, 0)]));
+    assert_eq!(rig.claimed("abcdefgh"), 4, "whole with its beginning");
+}
+
+/// A publisher at its high-water mark drops two of three batches: each removal is lost.
+#[test]
+fn dropped_batches_leave_no_removed_block() {
+    let mut rig = Rig::new();
+    for step in 0..20 {
+        let reset = rig.send_as(3 * step, json!([stored(10 + step, 1, None, 2 * step)]));
+        assert_eq!(reset, (step > 0).then_some(ResetReason::Gap));
+        let held = ["ab", "cd", "ef", "gh"].map(|prompt| rig.claimed(prompt)).iter().sum::<usize>();
+        assert!(held <= 1, "only the block of the last batch, not {held}");
+    }
+}
+
 /// llm-d-router#1887: a replay overlaps the live stream.
 #[test]
 fn a_batch_that_comes_twice_counts_once() {

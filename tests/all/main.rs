@@ -1,6 +1,7 @@
 //! Tests of parts of the router, without its sockets: what was a program for each is a module here,
 //! so that the crate is linked once. `cargo test --test all -- kv_transfer::` runs one of them.
 
+mod anthropic_messages;
 mod chat_encoders;
 mod chat_templates;
 mod demo;

@@ -5,7 +5,7 @@
 //! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
 use super::explain_words::{
-    guess, leg_name, predictions, role_name, route_because, route_name, way,
+    NoMatch, guess, leg_name, predictions, role_name, route_because, route_name, way,
 };
 use crate::calls::workers::{report, state};
 use axum::body::Bytes;
@@ -21,7 +21,7 @@ use forebay_fleet::worker::{
 use forebay_http1::{Method, RequestHead};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
+use forebay_prompt::render::{RenderThread, Rendered, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
     PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
@@ -191,7 +191,8 @@ impl Explainer {
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);
         self.matched.walk(&ask, &mut self.prompt, &model.ranks, bytes_per_token);
-        rendered.ok_or(NoMatch::NoText)?.map_err(NoMatch::from)
+        let none = if request.reads_no_cache { NoMatch::ReadsNoCache } else { NoMatch::NoText };
+        rendered.ok_or(none)?.map_err(NoMatch::from)
     }
 
     fn request<'a>(&'a self, case: &Case<'a>) -> PickRequest<'a> {
@@ -440,15 +441,6 @@ impl Choice {
         let because = Some(because(policy, rank, request, by_chance));
         Self { rank: Some(rank), because, by_chance, none_because: None, waits_for: None }
     }
-}
-
-/// Reason for a missing overlap.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-enum NoMatch {
-    #[error("the model has no tokenizer here")]
-    NoText,
-    #[error(transparent)]
-    Unrenderable(#[from] Unrenderable),
 }
 
 /// True if a request waits for the cheapest rank when that rank has no room.

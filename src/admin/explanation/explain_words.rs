@@ -4,9 +4,20 @@ use forebay_base::RankIndex;
 use forebay_fleet::trust::{GuessUse, RequestShape, SHARES};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Role};
 use forebay_index::GuessKind;
-use forebay_prompt::render::Rendered;
+use forebay_prompt::render::{Rendered, Unrenderable};
 use forebay_select::{NoPair, PromptOverlaps, Route};
 use serde_json::{Value, json};
+
+/// Reason for a missing overlap.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum NoMatch {
+    #[error("the engine reads no cache for the request")]
+    ReadsNoCache,
+    #[error("the model has no tokenizer here")]
+    NoText,
+    #[error(transparent)]
+    Unrenderable(#[from] Unrenderable),
+}
 
 /// Verdict about predicted cache hits of the shape.
 pub(super) fn predictions(fleet: &FleetSnapshot, model: &Model, shape: RequestShape) -> Value {

@@ -58,6 +58,9 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
 /// Writing the index of a large fleet takes a good part of this.
 const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
+/// Files with a vocabulary; Mistral's own repositories may have only the second.
+const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tekken.json"];
+
 pub(crate) struct Check<'a> {
     origins: &'a Origins,
     pub(crate) findings: Vec<Finding>,
@@ -219,7 +222,7 @@ impl Check<'_> {
         if !dir.is_dir() {
             let what = format!("`model_dir` {} is not a directory", dir.display());
             self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");
-        } else if !dir.join("tokenizer.json").is_file() {
+        } else if !TOKENIZERS.iter().any(|name| dir.join(name).is_file()) {
             let what = format!("`model_dir` {} holds no tokenizer.json", dir.display());
             self.warning(path, what, "without it prompts are not matched against KV caches");
         }

@@ -6,8 +6,8 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, EngineLimits, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText, PlacesLimit,
-    Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
+    ANY_MODEL, EngineLimits, EngineTexts, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText,
+    PlacesLimit, Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::BTreeMap;
@@ -212,7 +212,7 @@ impl Fleet {
             pool: PoolIndex(0),
             prefill_pool: None,
             roots: ModelRoots::new(self.seed, name),
-            text: self.text_of(name, any),
+            text: EngineTexts::from_list(self.texts_of(name, any)),
             kind: ModelKind::Base,
         };
         for (index, known) in self.ranks.iter().enumerate() {
@@ -243,16 +243,22 @@ impl Fleet {
         model
     }
 
-    /// The text of the first configured worker that has a text for the name. Engines prepare rich
-    /// chats in slightly different ways. A prompt is rendered before its worker is chosen, so it
-    /// may match less than the chosen worker holds.
-    fn text_of(&self, name: &str, any: &[WorkerIndex]) -> Option<Arc<ModelText>> {
-        self.workers.iter().enumerate().find_map(|(index, worker)| {
+    /// The texts of the workers that have a text for the name: that of the first configured worker
+    /// first, and then the first text of each other engine's rules.
+    fn texts_of(&self, name: &str, any: &[WorkerIndex]) -> Vec<Arc<ModelText>> {
+        let found = self.workers.iter().enumerate().filter_map(|(index, worker)| {
             let takes_any = any.iter().any(|one| one.index() == index);
             let served = worker.serves(name, takes_any)?;
             let base = served.map_or_else(|| ANY_MODEL.into(), ServedModel::base_name);
-            worker.texts.get(&base)?.text.clone()
-        })
+            worker.texts.get(&base)?.text.as_ref()
+        });
+        let mut texts: Vec<Arc<ModelText>> = Vec::new();
+        for text in found {
+            if texts.iter().all(|known| known.rules != text.rules) {
+                texts.push(Arc::clone(text));
+            }
+        }
+        texts
     }
 
     fn root_key(

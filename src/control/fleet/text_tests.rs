@@ -3,7 +3,7 @@
 use super::*;
 use forebay_config::WorkerConfig;
 use forebay_discovery::{DescribedRank, Listing, ServerTraits, read_models};
-use forebay_fleet::worker::{ModelText, Role};
+use forebay_fleet::worker::{EngineTexts, ModelText, Role};
 use forebay_kv_events::test_support::vocabulary;
 use forebay_text::chat::EngineRules;
 
@@ -35,11 +35,15 @@ fn failed(note: &str) -> FoundText {
 }
 
 fn loaded(note: &str) -> FoundText {
+    loaded_for(note, EngineRules::Vllm)
+}
+
+fn loaded_for(note: &str, rules: EngineRules) -> FoundText {
     let text = ModelText {
         vocabulary: Arc::new(vocabulary()),
         chat_encoder: None,
         chat_template: None,
-        rules: EngineRules::Vllm,
+        rules,
     };
     FoundText { text: Some(Arc::new(text)), note: note.into(), ..FoundText::default() }
 }
@@ -48,9 +52,9 @@ fn loaded(note: &str) -> FoundText {
 fn a_model_of_two_engines_has_the_text_of_the_first_worker() {
     let mut fleet = fleet();
     let of_first = loaded("n");
-    let of_second = loaded("n");
+    let of_second = loaded_for("n", EngineRules::Sglang);
     let shown = |fleet: &mut Fleet| fleet.snapshot().model("m").unwrap().1.text.clone();
-    let is = |shown: Option<Arc<ModelText>>, wanted: &FoundText| {
+    let is = |shown: Option<EngineTexts>, wanted: &FoundText| {
         Arc::ptr_eq(&shown.unwrap(), wanted.text.as_ref().unwrap())
     };
     describe(&mut fleet, 1, Dialect::Sglang, of_second.clone());
@@ -58,7 +62,12 @@ fn a_model_of_two_engines_has_the_text_of_the_first_worker() {
     describe(&mut fleet, 0, Dialect::Vllm, failed("broken"));
     assert!(is(shown(&mut fleet), &of_second), "the only one with a text");
     describe(&mut fleet, 0, Dialect::Vllm, of_first.clone());
-    assert!(is(shown(&mut fleet), &of_first), "by configuration, not by who answered first");
+    assert!(is(shown(&mut fleet), &of_first), "by configuration, not by the first answer");
+    let shown = shown(&mut fleet).unwrap();
+    let [more] = shown.more() else { panic!("a text for each engine's rules") };
+    assert!(Arc::ptr_eq(more, of_second.text.as_ref().unwrap()));
+    describe(&mut fleet, 1, Dialect::Vllm, loaded("n"));
+    assert!(fleet.snapshot().model("m").unwrap().1.text.as_ref().unwrap().more().is_empty());
 }
 
 #[test]

@@ -111,7 +111,8 @@ impl JudgedModel {
             counts: RequestShape::ALL.get(at).map(|shape| counts(*shape)).unwrap_or_default(),
             ..JudgedShape::default()
         };
-        Self { text: model.text.clone(), compared_count, shapes: std::array::from_fn(shape) }
+        let text = model.text.as_ref().map(|text| Arc::clone(text));
+        Self { text, compared_count, shapes: std::array::from_fn(shape) }
     }
 
     fn is_about(&self, model: &Model) -> bool {

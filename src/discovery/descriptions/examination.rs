@@ -8,6 +8,7 @@ use crate::http::Asker;
 use crate::model_text::FoundText;
 use crate::probe::Probe;
 use crate::worker_look::WorkerLook;
+use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -54,6 +55,9 @@ fn chat_notes(texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<String> {
     let note = |(model, found): (&Arc<str>, &FoundText)| {
         let text = found.text.as_ref()?;
         match &text.chat_encoder {
+            Some(encoder) if !encoder.writes(ChatApi::Chat) && text.chat_template.is_some() => {
+                Some(format!("responses of `{model}` by guesses"))
+            }
             Some(encoder) if encoder.is_known() => {
                 Some(format!("chats of `{model}` by the {}", encoder.name()))
             }

@@ -40,7 +40,7 @@ pub use limits::learned_limits::LearnedLimits;
 pub use limits::limit_source::{EngineLimits, LimitSource, PlacesLimit};
 pub use limits::room_limits::{RoomDemand, RoomLimits};
 pub use load::RankLoad;
-pub use model::{ANY_MODEL, Model, ModelKind, ModelText};
+pub use model::{ANY_MODEL, EngineTexts, Model, ModelKind, ModelText};
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use queues::queue_cell::{QueueCell, QueueFull, QueueLimits};
 pub use queues::queue_tenants::QueueDemand;

@@ -5,6 +5,7 @@ use forebay_base::{PoolIndex, RankIndex};
 use forebay_index::ModelRoots;
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatEncoder, ChatTemplate, EngineRules};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Name of the model that serves names which no worker lists. An engine cannot list it.
@@ -27,10 +28,41 @@ pub struct Model {
     /// Roots of its prompts in the index.
     pub roots: ModelRoots,
     /// Converts prompts to bytes; `None` if no tokenizer was found (then prompts are matched by
-    /// guesses only). Taken from the first configured worker that has a tokenizer, also if workers
-    /// of different engines serve the model.
-    pub text: Option<Arc<ModelText>>,
+    /// guesses only).
+    pub text: Option<EngineTexts>,
     pub kind: ModelKind,
+}
+
+/// A text of a model for each of its engines' rules: that of the first configured worker with a
+/// tokenizer, to which this dereferences, and the texts of engines with other rules.
+#[derive(Clone, Debug)]
+pub struct EngineTexts {
+    first: Arc<ModelText>,
+    more: Box<[Arc<ModelText>]>,
+}
+
+impl EngineTexts {
+    /// Takes the texts in the order of their workers; `None` for an empty list.
+    #[must_use]
+    pub fn from_list(texts: Vec<Arc<ModelText>>) -> Option<Self> {
+        let mut texts = texts.into_iter();
+        Some(Self { first: texts.next()?, more: texts.collect() })
+    }
+
+    /// The texts by other rules. A prompt counts as rendered only where all texts agree, because a
+    /// prompt is rendered before its worker is chosen.
+    #[must_use]
+    pub fn more(&self) -> &[Arc<ModelText>] {
+        &self.more
+    }
+}
+
+impl Deref for EngineTexts {
+    type Target = Arc<ModelText>;
+
+    fn deref(&self) -> &Arc<ModelText> {
+        &self.first
+    }
 }
 
 /// Kind of a model name.

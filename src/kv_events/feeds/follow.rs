@@ -190,6 +190,20 @@ impl<P: KvPort> Feed<P> {
         match self.stream_ranks.judge(rank) {
             BatchPassage::Own => true,
             BatchPassage::Foreign => false,
+            BatchPassage::Nameless => {
+                if self.stream_ranks.is_first_nameless() {
+                    warn!(
+                        worker = &*self.worker,
+                        dp_rank = self.dp_rank.0,
+                        endpoint = %self.endpoint,
+                        "a stream of several ranks has batches that name no rank: each of them \
+                         clears what is known of this rank's cache; give each rank an endpoint of \
+                         its own"
+                    );
+                }
+                self.contradict().await;
+                false
+            }
             BatchPassage::Mixed => {
                 warn!(
                     worker = &*self.worker,
@@ -200,13 +214,18 @@ impl<P: KvPort> Feed<P> {
                      this rank count, so its cache is unknown if none does; give each rank an \
                      endpoint of its own"
                 );
-                let reason = ResetReason::Contradiction;
-                self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
-                self.status.set_blocks(0);
-                self.post().await;
+                self.contradict().await;
                 self.stream_ranks.is_own(rank)
             }
         }
+    }
+
+    /// Forgets the blocks of a rank with events that may be of another rank.
+    async fn contradict(&mut self) {
+        let reason = ResetReason::Contradiction;
+        self.state.borrow_mut().reset(reason, &self.counters, &mut self.ops);
+        self.status.set_blocks(0);
+        self.post().await;
     }
 
     /// Removes the blocks of an engine that emptied its cache. Its stream goes on.

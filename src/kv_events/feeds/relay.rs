@@ -7,6 +7,8 @@ pub(super) struct StreamRanks {
     own: u32,
     first: Option<u32>,
     is_shared: bool,
+    /// A batch without a rank was reported.
+    is_nameless_known: bool,
 }
 
 /// Decision about a batch by its rank.
@@ -18,24 +20,33 @@ pub(super) enum BatchPassage {
     Mixed,
     /// A batch of another rank.
     Foreign,
+    /// A batch without a rank in a stream of several ranks: its events may be of any rank.
+    Nameless,
 }
 
 impl StreamRanks {
     /// A connection without batches, for the rank of that number.
     pub(super) const fn new(own: u32) -> Self {
-        Self { own, first: None, is_shared: false }
+        Self { own, first: None, is_shared: false, is_nameless_known: false }
     }
 
     /// Takes the rank that a batch names. While all batches name the same rank, its number does not
     /// count: engines and router may number ranks in different ways.
     pub(super) fn judge(&mut self, rank: Option<u32>) -> BatchPassage {
-        let Some(rank) = rank else { return BatchPassage::Own };
+        let Some(rank) = rank else {
+            return if self.is_shared { BatchPassage::Nameless } else { BatchPassage::Own };
+        };
         let first = *self.first.get_or_insert(rank);
         if self.is_shared {
             return if rank == self.own { BatchPassage::Own } else { BatchPassage::Foreign };
         }
         self.is_shared = first != rank;
         if self.is_shared { BatchPassage::Mixed } else { BatchPassage::Own }
+    }
+
+    /// True for the first batch without a rank of a connection.
+    pub(super) const fn is_first_nameless(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_nameless_known, true)
     }
 
     /// True if the batch of that rank is this rank's in a shared stream.
@@ -62,7 +73,7 @@ mod tests {
                 BatchPassage::Foreign,
                 BatchPassage::Own,
                 BatchPassage::Foreign,
-                BatchPassage::Own,
+                BatchPassage::Nameless,
             ]
         );
     }

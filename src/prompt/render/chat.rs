@@ -9,6 +9,7 @@ use forebay_base::limits::{
 };
 use forebay_fleet::trust::RequestShape;
 use forebay_fleet::worker::ModelText;
+use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatApi, ChatEncoder, ChatRole, ChatTemplate, MessageSpan};
 use std::ops::Range;
 
@@ -22,23 +23,28 @@ pub(super) fn plain(
 ) -> Result<Rendered, Unrenderable> {
     let writer = ChatWriter::of(request, text, out)?;
     let start = out.len();
-    let generates = request.add_generation_prompt;
+    // Anthropic's API has no such member.
+    let generates = request.add_generation_prompt || api_of(request) == ChatApi::Messages;
+    let is_converted = converts_systems(request, body, text);
     if body.len() > PROMPT_BYTES_MATCHED_MAX
-        && !merges_systems(request, writer)
+        && !is_converted
         && let Some(first) = first_messages(&request.messages, body)
     {
         let planned = writer.write_plain(&first, body, generates, out);
         text.vocabulary.align(out, start);
         return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
     }
-    let planned = !merges_systems(request, writer)
-        && writer.write_plain(&request.messages, body, generates, out);
+    let planned = !is_converted && writer.write_plain(&request.messages, body, generates, out);
     if !planned {
         match writer {
-            ChatWriter::Encoder(encoder) => encode(place, encoder, request, body, out)?,
+            ChatWriter::Encoder(..) => encode(place, text, request, body, out)?,
             ChatWriter::Template(template) => {
                 check_size(place, body.len())?;
-                template.render_messages(&request.messages, body, generates, out)?;
+                if is_converted {
+                    template.render_text(body, ChatApi::Messages, None, out)?;
+                } else {
+                    template.render_messages(&request.messages, body, generates, out)?;
+                }
             }
         }
     }
@@ -50,19 +56,27 @@ pub(super) fn plain(
     })
 }
 
-/// Does the engine move system messages of the request to the front?
-fn merges_systems(request: &ApiRequest, writer: ChatWriter<'_>) -> bool {
+/// Does the engine's layer for `/v1/messages` change system messages of the request? It may move
+/// late ones to the front, and leaves out some.
+fn converts_systems(request: &ApiRequest, body: &[u8], text: &ModelText) -> bool {
+    if api_of(request) != ChatApi::Messages || text.rules.is_rust() {
+        return false;
+    }
     let is_system = |message: &MessageSpan| message.role == ChatRole::System;
-    matches!(writer, ChatWriter::Encoder(_))
-        && api_of(request) == ChatApi::Messages
-        && request.messages.iter().any(is_system)
+    let mut messages = request.messages.iter();
+    let may_be_left_out = |message: &MessageSpan| {
+        let content = slice(body, &message.content);
+        content.is_empty() || content.starts_with(b"x-") || content.starts_with(b"\\")
+    };
+    let is_first_changed = messages.next().is_some_and(|it| is_system(it) && may_be_left_out(it));
+    is_first_changed || messages.any(is_system)
 }
 
 /// What writes a model's chats.
 #[derive(Clone, Copy)]
 enum ChatWriter<'a> {
     /// The engine's own encoder, which knows no second set of special tokens.
-    Encoder(&'a ChatEncoder),
+    Encoder(&'a ChatEncoder, &'a Vocabulary),
     Template(&'a ChatTemplate),
 }
 
@@ -73,8 +87,9 @@ impl<'a> ChatWriter<'a> {
         text: &'a ModelText,
         out: &mut Vec<u8>,
     ) -> Result<Self, Unrenderable> {
-        if let Some(encoder) = &text.chat_encoder {
-            return Ok(Self::Encoder(encoder));
+        let encoder = text.chat_encoder.as_ref();
+        if let Some(encoder) = encoder.filter(|encoder| encoder.writes(api_of(request))) {
+            return Ok(Self::Encoder(encoder, &text.vocabulary));
         }
         let template = text.chat_template.as_ref().ok_or(Unrenderable::NoTemplate)?;
         push_special(request, text, out);
@@ -90,7 +105,9 @@ impl<'a> ChatWriter<'a> {
     ) -> bool {
         match self {
             // Harmony always starts an answer, and mistral_common takes no other ending.
-            Self::Encoder(encoder) => encoder.render_plain(messages, body, out),
+            Self::Encoder(encoder, vocabulary) => {
+                encoder.render_plain(messages, body, vocabulary, out)
+            }
             Self::Template(template) => template.render_plain(messages, body, generates, out),
         }
     }
@@ -99,7 +116,7 @@ impl<'a> ChatWriter<'a> {
 /// Runs a body through the engine's own encoder.
 fn encode(
     place: RenderThread,
-    encoder: &ChatEncoder,
+    text: &ModelText,
     request: &ApiRequest,
     body: &[u8],
     out: &mut Vec<u8>,
@@ -116,7 +133,8 @@ fn encode(
     if body.len() > TEMPLATE_BODY_BYTES_MAX {
         return Err(Unrenderable::TooLarge);
     }
-    Ok(encoder.render_full(api_of(request), body, out)?)
+    let encoder = text.chat_encoder.as_ref().ok_or(Unrenderable::NoTemplate)?;
+    Ok(encoder.render_full(api_of(request), body, &text.vocabulary, out)?)
 }
 
 const fn api_of(request: &ApiRequest) -> ChatApi {
@@ -159,9 +177,9 @@ pub(super) fn full(
 ) -> Result<Rendered, Unrenderable> {
     let template = match ChatWriter::of(request, text, out)? {
         ChatWriter::Template(template) => template,
-        ChatWriter::Encoder(encoder) => {
+        ChatWriter::Encoder(..) => {
             let start = out.len();
-            encode(place, encoder, request, body, out)?;
+            encode(place, text, request, body, out)?;
             let whole = align(place, text, out, start)?;
             return Ok(if whole { Rendered::Template } else { Rendered::Beginning });
         }

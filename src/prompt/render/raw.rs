@@ -20,6 +20,10 @@ pub(super) fn text(
     }
     let start = out.len();
     let whole = unescape_up_to(escaped, PROMPT_BYTES_MATCHED_MAX, out);
+    let reads_tokens = text.chat_encoder.as_ref().is_none_or(|it| !it.reads_tokens_as_text());
+    if !reads_tokens && text.vocabulary.spells_token(out.get(start..).unwrap_or_default()) {
+        return Err(Unrenderable::Refused);
+    }
     let aligned = align(place, text, out, start)?;
     Ok(if whole && aligned { Rendered::Raw } else { Rendered::Beginning })
 }

@@ -64,6 +64,9 @@ pub enum Unrenderable {
     /// The template refused the messages, or they have parts that the router does not render.
     #[error("the chat template does not take these messages")]
     Refused,
+    /// Engines with different frontends serve the model, and see different prompts.
+    #[error("the engines of the model render the prompt in different ways")]
+    EnginesDiffer,
     /// A token id that the vocabulary does not have.
     #[error("unknown token id")]
     UnknownToken,
@@ -89,6 +92,7 @@ impl Unrenderable {
             Self::NotText => "not-text",
             Self::NoTemplate => "no-template",
             Self::Refused => "refused",
+            Self::EnginesDiffer => "engines-differ",
             Self::UnknownToken => "unknown-token",
             Self::TooLarge => "too-large",
             Self::TooManySteps => "too-many-steps",

@@ -4,10 +4,12 @@
 use crate::MatchRequest;
 use forebay_base::RankIndex;
 use forebay_base::limits::IMAGE_FILL;
+use forebay_fleet::worker::ModelText;
 use forebay_index::{BlockKey, Overlap, Overlaps, PrefixMarks};
 use forebay_prompt::parse::Endpoint;
 use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Chunk capacity that a connection retains between requests.
 const CHUNKS_RETAINED: usize = 64;
@@ -194,6 +196,11 @@ impl Prompt {
         let text = ask.model.text.as_ref();
         let rendered =
             text.map(|text| render_at(ask.place, ask.request, ask.body, text, &mut self.text));
+        let more = text.map(|text| text.more()).unwrap_or_default();
+        let rendered = match more.is_empty() {
+            true => rendered,
+            false => rendered.map(|rendered| self.agreed(more, ask, rendered?)),
+        };
         if rendered == Some(Err(Unrenderable::NotHere)) {
             return rendered;
         }
@@ -218,6 +225,29 @@ impl Prompt {
         self.text_bytes = self.text.len();
         self.is_writable_here = ask.place == RenderThread::Shard;
         rendered
+    }
+
+    /// Whether the other engines of the model see the same prompt. Without them there is no text.
+    fn agreed(
+        &mut self,
+        more: &[Arc<ModelText>],
+        ask: &MatchRequest<'_>,
+        rendered: Rendered,
+    ) -> Result<Rendered, Unrenderable> {
+        let mut fault = None;
+        let mut text = Vec::with_capacity(self.text.len());
+        for other in more {
+            text.clear();
+            match render_at(ask.place, ask.request, ask.body, other, &mut text) {
+                Err(Unrenderable::NotHere) => fault = Some(Unrenderable::NotHere),
+                Ok(_) if text == self.text => continue,
+                _ => fault = Some(Unrenderable::EnginesDiffer),
+            }
+            break;
+        }
+        let Some(fault) = fault else { return Ok(rendered) };
+        self.text.clear();
+        Err(fault)
     }
 
     /// Takes a rendered text without a body, for simulations.
@@ -258,9 +288,57 @@ impl Prompt {
 mod tests {
     use super::*;
     use forebay_base::PoolIndex;
-    use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind};
+    use forebay_fleet::worker::{EngineTexts, FleetSnapshot, Model, ModelKind, test_support};
     use forebay_index::{KeySeed, ModelRoots};
     use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
+    use forebay_text::Vocabulary;
+    use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens};
+
+    fn text(source: &str, rules: EngineRules) -> Arc<ModelText> {
+        let vocabulary = include_str!("../../../tests/data/tokenizer/tokenizer.json");
+        let vocabulary = Arc::new(Vocabulary::from_tokenizer_json(vocabulary).unwrap());
+        let template = ChatTemplate::compile_for(source, &SpecialTokens::new(), rules).unwrap();
+        Arc::new(ModelText { vocabulary, chat_encoder: None, chat_template: Some(template), rules })
+    }
+
+    /// The blocks of a worker may match a text that its engine would not write.
+    #[test]
+    fn engines_that_render_otherwise_leave_a_prompt_without_a_text() {
+        let source = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
+        let fleet = &FleetSnapshot::default();
+        let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
+        let place = RenderThread::Offload;
+        let parts = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
+        for (others, content, wanted) in [
+            (&[][..], parts, Some("[user:a\nb]")),
+            (&[EngineRules::VllmRust][..], r#""ab""#, Some("[user:ab]")),
+            (&[EngineRules::VllmRust], parts, None),
+            (&[EngineRules::SglangRust], parts, Some("[user:a\nb]")),
+            (&[EngineRules::SglangRust, EngineRules::VllmRust], parts, None),
+        ] {
+            let model = &Model {
+                text: EngineTexts::from_list(
+                    [EngineRules::Vllm].iter().chain(others).map(|it| text(source, *it)).collect(),
+                ),
+                ..test_support::model("m", &[])
+            };
+            let body =
+                format!(r#"{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}"#);
+            let mut request = ApiRequest::default();
+            scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request).unwrap();
+            let body = body.as_bytes();
+            let request = &request;
+            let ask = MatchRequest { index: &index, fleet, model, request, body, place };
+            let mut prompt = Prompt::default();
+            prompt.begin(Vec::new());
+            let written = prompt.write_text(&ask).unwrap();
+            let found = written.is_ok().then(|| String::from_utf8_lossy(prompt.text()));
+            assert_eq!(found.as_deref(), wanted, "{others:?}");
+            assert_eq!(prompt.is_rendered(), wanted.is_some());
+            assert!(written.is_ok() || written == Err(Unrenderable::EnginesDiffer));
+            assert!(!prompt.text().is_empty(), "a canonical text");
+        }
+    }
 
     #[test]
     fn a_text_that_was_let_go_is_written_again() {

@@ -3,11 +3,13 @@
 
 use super::anthropic;
 use super::date::utc_now;
+use super::encoded_prompt::EncodedPrompt;
 use super::error::RenderError;
 use super::harmony;
 use super::message::{ChatApi, MessageSpan};
 use super::mistral::{self, MistralEncoder};
 use super::template::parse;
+use crate::Vocabulary;
 
 /// An engine's own encoder of chats. Goes before a chat template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub enum ChatEncoder {
     Harmony,
     /// `mistral_common`, for Mistral's models with `tekken.json`.
     Mistral(MistralEncoder),
+    /// SGLang's Harmony, which writes only the prompts of `/v1/responses`. Its text is not known.
+    OfResponses,
     /// An encoder with a text that is not known. Chats are matched by guesses only.
     Unknown,
 }
@@ -30,6 +34,7 @@ impl ChatEncoder {
         match self {
             Self::Harmony => "Harmony encoder",
             Self::Mistral(_) => "mistral_common encoder",
+            Self::OfResponses => "a template (responses go by guesses)",
             Self::Unknown => "an unknown encoder (chats go by guesses)",
         }
     }
@@ -40,13 +45,54 @@ impl ChatEncoder {
         *self != Self::Unknown
     }
 
+    /// Does the encoder write the prompts of an API, and not the template?
+    #[must_use]
+    pub fn writes(&self, api: ChatApi) -> bool {
+        *self != Self::OfResponses || api == ChatApi::Responses
+    }
+
     /// Appends the prompt of plain messages; otherwise returns false and appends nothing. Does not
     /// allocate, except where `out` must grow.
-    pub fn render_plain(&self, messages: &[MessageSpan], body: &[u8], out: &mut Vec<u8>) -> bool {
+    pub fn render_plain(
+        &self,
+        messages: &[MessageSpan],
+        body: &[u8],
+        vocabulary: &Vocabulary,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let start = out.len();
+        let mut prompt = EncodedPrompt::new(out, vocabulary);
+        let written = match self {
+            Self::Harmony => {
+                harmony::write_plain(messages, body, &utc_now(HARMONY_DATE), &mut prompt)
+            }
+            Self::Mistral(encoder) => mistral::write_plain(encoder, messages, body, &mut prompt),
+            Self::OfResponses | Self::Unknown => false,
+        };
+        let written = prompt.finish().is_ok() && written;
+        if !written {
+            out.truncate(start);
+        }
+        written
+    }
+
+    /// False where the engine's tokenizer finds special tokens in a text, as in a prompt of
+    /// `/v1/completions`.
+    #[must_use]
+    pub const fn reads_tokens_as_text(&self) -> bool {
         match self {
-            Self::Harmony => harmony::write_plain(messages, body, &utc_now(HARMONY_DATE), out),
-            Self::Mistral(encoder) => mistral::write_plain(encoder, messages, body, out),
-            Self::Unknown => false,
+            // Only chats go through Harmony.
+            Self::Harmony | Self::OfResponses => false,
+            Self::Mistral(_) | Self::Unknown => true,
+        }
+    }
+
+    /// The reasoning effort that vLLM finds by trials for requests that disable thinking: `none`
+    /// where it gives a prompt of its own.
+    fn disabled_effort(&self) -> &'static str {
+        match self {
+            Self::Mistral(encoder) if encoder.has_effort("none") => "none",
+            _ => "low",
         }
     }
 
@@ -58,26 +104,29 @@ impl ChatEncoder {
         &self,
         api: ChatApi,
         body: &[u8],
+        vocabulary: &Vocabulary,
         out: &mut Vec<u8>,
     ) -> Result<(), RenderError> {
         let start = out.len();
         let mut body = parse(body)?;
         if api == ChatApi::Messages {
-            if matches!(self, Self::Mistral(_)) && anthropic::thinks_nothing(&body) {
-                return Err(RenderError::Unsupported("thinking without a text"));
-            }
-            anthropic::to_chat(&mut body)?;
+            anthropic::to_chat(&mut body, self.disabled_effort())?;
         }
+        let mut prompt = EncodedPrompt::new(out, vocabulary);
+        let date = utc_now(HARMONY_DATE);
         let written = match self {
             Self::Harmony => {
-                harmony::write_body(api == ChatApi::Responses, &body, &utc_now(HARMONY_DATE), out)
+                harmony::write_body(api == ChatApi::Responses, &body, &date, &mut prompt)
             }
             Self::Mistral(_) if api == ChatApi::Responses => {
                 Err(RenderError::Unsupported("responses of a model of Mistral's"))
             }
-            Self::Mistral(encoder) => mistral::write_body(encoder, &body, out),
-            Self::Unknown => Err(RenderError::Unsupported("the encoder is not known")),
+            Self::Mistral(encoder) => mistral::write_body(encoder, &body, &mut prompt),
+            Self::OfResponses | Self::Unknown => {
+                Err(RenderError::Unsupported("the encoder is not known"))
+            }
         };
+        let written = written.and_then(|()| prompt.finish());
         if written.is_err() {
             out.truncate(start);
         }

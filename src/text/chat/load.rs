@@ -66,11 +66,7 @@ pub fn load_model_text(dir: &Path) -> Result<ModelTextParts, LoadError> {
 /// # Errors
 /// [`LoadError`], with the file and the remedy.
 pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextParts, LoadError> {
-    let path = dir.join("tokenizer.json");
-    let text = read_file(&path, MODEL_FILE_BYTES_MAX)
-        .map_err(|source| LoadError::Read { path: path.clone(), source })?;
-    let vocabulary = Vocabulary::from_tokenizer_json(&text)
-        .map_err(|source| LoadError::Vocabulary { path, source })?;
+    let vocabulary = read_vocabulary(dir)?;
     let config = read_object(&dir.join("tokenizer_config.json"))?;
     let special = special_tokens(&read_object(&dir.join("special_tokens_map.json"))?, &config);
     let vocabulary = match configured_prefix(&config, &special, rules) {
@@ -88,6 +84,29 @@ pub fn load_model_text_for(dir: &Path, rules: EngineRules) -> Result<ModelTextPa
     Ok(ModelTextParts { vocabulary, chat_encoder, chat_template, template_error })
 }
 
+/// Files with a vocabulary, in the order in which they count.
+const VOCABULARY_FILES: [&str; 2] = ["tokenizer.json", mistral::TEKKEN];
+
+/// Has the directory a vocabulary that can be read?
+#[must_use]
+pub fn has_tokenizer(dir: &Path) -> bool {
+    VOCABULARY_FILES.iter().any(|name| dir.join(name).is_file())
+}
+
+/// Mistral's own repositories may have only `tekken.json`.
+fn read_vocabulary(dir: &Path) -> Result<Vocabulary, LoadError> {
+    let [hugging_face, tekken] = VOCABULARY_FILES.map(|name| dir.join(name));
+    let is_tekken = !hugging_face.is_file() && tekken.is_file();
+    let path = if is_tekken { tekken } else { hugging_face };
+    let text = read_file(&path, MODEL_FILE_BYTES_MAX)
+        .map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let read = match is_tekken {
+        true => Vocabulary::from_tekken_json(&text),
+        false => Vocabulary::from_tokenizer_json(&text),
+    };
+    read.map_err(|source| LoadError::Vocabulary { path, source })
+}
+
 /// The placeholder token of images, and the marker tokens around images, from the model's
 /// `config.json`. `None` if the file has no such tokens.
 #[must_use]
@@ -102,12 +121,16 @@ pub fn find_image_tokens(dir: &Path) -> Option<(u32, Vec<u32>)> {
 
 /// The encoder that an engine uses for a directory. Unreadable files count as absent.
 fn find_encoder(dir: &Path, template: Option<&str>, rules: EngineRules) -> Option<ChatEncoder> {
-    // SGLang renders the template for each model.
-    if rules != EngineRules::Vllm {
+    // SGLang renders the template for chats of each model.
+    if !matches!(rules, EngineRules::Vllm | EngineRules::Sglang) {
         return None;
     }
     let config = read_object(&dir.join("config.json")).unwrap_or_default();
-    if harmony::is_model(&config, template) {
+    let is_harmony = harmony::is_model(&config, template);
+    if rules == EngineRules::Sglang {
+        return is_harmony.then_some(ChatEncoder::OfResponses);
+    }
+    if is_harmony {
         return Some(ChatEncoder::Harmony);
     }
     let entries = fs::read_dir(dir).ok()?.filter_map(Result::ok);
@@ -136,7 +159,7 @@ fn compile(
 }
 
 /// The directory of a model, from a path or a name on the hub: a local directory with a
-/// `tokenizer.json`, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
+/// tokenizer, or the newest snapshot of `main` in the hub's cache (`HF_HUB_CACHE`,
 /// `HF_HOME`, or `~/.cache/huggingface`). Downloads nothing.
 #[must_use]
 pub fn find_model_dir(name: &str) -> Option<PathBuf> {
@@ -154,7 +177,7 @@ pub fn find_model_dir(name: &str) -> Option<PathBuf> {
 }
 
 fn find_model_dir_in(name: &str, hub_cache: Option<&Path>) -> Option<PathBuf> {
-    let usable = |dir: &Path| dir.join("tokenizer.json").is_file();
+    let usable = has_tokenizer;
     let local = PathBuf::from(name);
     if usable(&local) {
         return Some(local);
@@ -285,7 +308,9 @@ fn templates_of(object: &Map<String, Value>) -> Option<TemplateTexts> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LoadError, find_model_dir_in, load_model_text, load_model_text_for};
+    use super::{
+        LoadError, find_model_dir_in, has_tokenizer, load_model_text, load_model_text_for,
+    };
     use crate::chat::{ChatEncoder, EngineRules};
     use serde_json::{Value, json};
     use std::fs;
@@ -341,12 +366,30 @@ mod tests {
             let same = name.is_some_and(|name| wanted.is_some_and(|wanted| name.contains(wanted)));
             assert!(same || name == wanted, "{files:?}: {name:?}");
             let by_sglang = load_model_text_for(dir.path(), EngineRules::Sglang).unwrap();
-            assert_eq!(by_sglang.chat_encoder, None, "{files:?}");
+            let of_responses = wanted == Some("Harmony encoder");
+            let of_responses = of_responses.then_some(ChatEncoder::OfResponses);
+            assert_eq!(by_sglang.chat_encoder, of_responses, "{files:?}");
         }
         let marks = "<|start|>{{ x }}<|channel|>analysis<|message|>";
         let dir = model(&json!({ "chat_template": marks }));
         let found = load_model_text(dir.path()).unwrap().chat_encoder;
         assert_eq!(found, Some(ChatEncoder::Harmony), "by its template");
+    }
+
+    #[test]
+    fn a_directory_with_tekken_json_alone_has_a_vocabulary() {
+        let dir = tempfile::tempdir().unwrap();
+        let tekken = r#"{ "config": { "version": "v3", "default_vocab_size": 1001,
+            "default_num_special_tokens": 1000 },
+            "vocab": [{ "rank": 0, "token_bytes": "YQ==" }] }"#;
+        assert!(!has_tokenizer(dir.path()));
+        fs::write(dir.path().join("tekken.json"), tekken).unwrap();
+        assert!(has_tokenizer(dir.path()));
+        let found = load_model_text(dir.path()).unwrap();
+        assert_eq!(found.vocabulary.bytes(1_000), Some(&b"a"[..]));
+        assert_eq!(found.vocabulary.completion_prefix(), b"<s>");
+        assert_eq!(found.chat_encoder.unwrap().name(), "mistral_common encoder");
+        assert!(find_model_dir_in(dir.path().to_str().unwrap(), None).is_some());
     }
 
     #[test]

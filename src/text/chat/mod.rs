@@ -9,6 +9,7 @@
 mod anthropic;
 mod printing;
 mod date;
+mod encoded_prompt;
 mod encoder;
 mod environment;
 mod error;
@@ -33,7 +34,7 @@ pub use encoder::ChatEncoder;
 pub use error::{RenderError, TemplateError};
 pub use layers::has_layers_that_forget;
 pub use load::{
-    LoadError, ModelTextParts, find_image_tokens, find_model_dir, load_model_text,
+    LoadError, ModelTextParts, find_image_tokens, find_model_dir, has_tokenizer, load_model_text,
     load_model_text_for,
 };
 pub use message::{ChatApi, ChatRole, MessageSpan};

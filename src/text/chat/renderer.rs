@@ -5,15 +5,15 @@ use super::error::RenderError;
 use super::frontends::rust_environment;
 use super::frontends::rust_source;
 use super::frontends::rust_traits::{RustTraits, SGLANG_TOKENS};
-use super::message::ChatRole;
+use super::message::{ChatApi, ChatRole};
 use super::printing::python::is_space;
 use super::rules::{ContentFormat, EngineRules};
 use super::shape::{CONTINUE_MARK, Conversation, PromptEnding, Shaper};
-use super::source::content_format;
+use super::source::{content_format, has_generation_blocks};
 use super::special::SpecialTokens;
 use super::values::from_json;
 use minijinja::Environment;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// A template with its environment and rules.
 #[derive(Debug)]
@@ -45,8 +45,36 @@ impl Renderer {
             EngineRules::Vllm | EngineRules::Sglang => content_format(source, rules),
         };
         let knows_developer = source.contains("'developer'") || source.contains("\"developer\"");
-        let shaper = Shaper { rules, format, knows_developer, traits };
-        Ok(Self { environment, shaper, special: variables_of(special, rules) })
+        let merges_systems = rules == EngineRules::Vllm && refuses_late_systems(source);
+        let shaper = Shaper {
+            rules,
+            format,
+            knows_developer,
+            merges_systems,
+            disabled_effort: "none",
+            traits,
+        };
+        let mut renderer = Self { environment, shaper, special: variables_of(special, rules) };
+        if rules == EngineRules::Vllm {
+            renderer.shaper.disabled_effort = renderer.disabled_effort();
+        }
+        Ok(renderer)
+    }
+
+    /// The effort that vLLM finds by the same trials for requests that disable thinking: `low`
+    /// where the template refuses `none`, or takes it for another effort.
+    fn disabled_effort(&self) -> &'static str {
+        let prompt = |effort: &str| {
+            let body = json!({ "messages": [{ "role": "user", "content": "Hi" }],
+                "reasoning_effort": effort });
+            let Value::Object(body) = body else { return None };
+            let conversation = self.shaper.shape(body, ChatApi::Chat).ok()?;
+            let mut out = Vec::new();
+            self.render(conversation, &mut out).ok().map(|()| out)
+        };
+        let Some(none) = prompt("none") else { return "low" };
+        let is_same = |effort: &&str| prompt(effort).is_some_and(|prompt| prompt == none);
+        if EFFORTS.iter().any(is_same) { "low" } else { "none" }
     }
 
     /// Renders plain messages as [`super::ChatTemplate::render_full`] would.
@@ -115,6 +143,31 @@ impl Renderer {
             variables.iter().map(|(name, json)| (name.as_str(), value(json))).collect();
         self.environment.get_template(TEMPLATE)?.render(variables)
     }
+}
+
+/// Efforts of Anthropic's API.
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+
+/// Does vLLM find that the template refuses late system messages? vLLM tries the template in an
+/// environment without the functions and blocks of transformers, and takes each failure for a
+/// refusal.
+fn refuses_late_systems(source: &str) -> bool {
+    if has_generation_blocks(source) {
+        return true;
+    }
+    let Ok(mut environment) = environment::build(source, TemplateClock::System) else {
+        return true;
+    };
+    environment.remove_global("raise_exception");
+    environment.remove_global("strftime_now");
+    let message = |role: &str| json!({ "role": role, "content": "t" });
+    let messages = ["system", "user", "system", "user"].map(message);
+    let variables = json!({ "messages": messages, "add_generation_prompt": false });
+    let variables = variables.as_object().into_iter().flatten();
+    let variables: minijinja::Value =
+        variables.map(|(name, json)| (name.as_str(), from_json(json))).collect();
+    let rendered = environment.get_template(TEMPLATE).and_then(|it| it.render(variables));
+    rendered.is_err()
 }
 
 /// Special tokens as variables. The Rust frontends know few of them, and SGLang's sets absent

@@ -21,6 +21,14 @@ pub(super) fn prepare(source: &str) -> String {
     out
 }
 
+/// Has the source blocks that only transformers knows?
+pub(super) fn has_generation_blocks(source: &str) -> bool {
+    pieces(source).iter().any(|piece| match piece {
+        Piece::Block { inner, .. } => inner.trim_matches(['-', '+']).trim() == "generation",
+        _ => false,
+    })
+}
+
 /// Form of contents that the template expects, detected as the engine's Python code does.
 pub(super) fn content_format(source: &str, rules: EngineRules) -> ContentFormat {
     match rules {

@@ -6,8 +6,8 @@ pub(super) const TOKEN_IDS_MAX: u32 = 1 << 22;
 /// Why a tokenizer file cannot be used to match prompts by their bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabularyError {
-    /// Not the JSON that Hugging Face `tokenizers` writes.
-    #[error("not a tokenizer.json of Hugging Face tokenizers: {0}")]
+    /// Not the JSON that Hugging Face `tokenizers` or `mistral_common` write.
+    #[error("not the JSON of a tokenizer: {0}")]
     Json(#[from] serde_json::Error),
     /// Tokens do not decode to the text they came from, for example after lower-casing.
     #[error("tokens cannot be turned back into the text they came from: {0}")]

@@ -23,10 +23,12 @@ mod lossless;
 mod media;
 mod pieces;
 mod reading;
+mod tekken;
 
 pub use error::VocabularyError;
 
 use file::TokenizerFile;
+use lossless::Spelling;
 use media::MediaTokens;
 use pieces::Arena;
 use reading::TextReading;
@@ -54,6 +56,17 @@ impl Vocabulary {
         let mut vocabulary = Self { arena, reading, completion_prefix: Box::default(), media };
         vocabulary.completion_prefix = vocabulary.prefix_of(&file);
         Ok(vocabulary)
+    }
+
+    /// Reads a `tekken.json` of Mistral's own tokenizer.
+    ///
+    /// # Errors
+    /// [`VocabularyError`], with the unsupported part of the file.
+    pub fn from_tekken_json(text: &str) -> Result<Self, VocabularyError> {
+        let tekken::TekkenContents { arena, file } = tekken::read(text)?;
+        let reading = TextReading::new(&file, Spelling::ByteLevel);
+        let media = MediaTokens::new(&file);
+        Ok(Self { arena, reading, completion_prefix: tekken::BOS.as_bytes().into(), media })
     }
 
     /// The same with other bytes before completion prompts, for configurations that override the
@@ -117,6 +130,12 @@ impl Vocabulary {
     #[must_use]
     pub fn would_compose(&self, text: &[u8]) -> bool {
         self.reading.would_compose(text)
+    }
+
+    /// True if the text holds the text of a special or another literal token.
+    #[must_use]
+    pub fn spells_token(&self, text: &[u8]) -> bool {
+        self.reading.spells_token(text)
     }
 
     /// A hash of the bytes of every id: equal hashes mean equal decoding. Takes some milliseconds.

@@ -32,7 +32,7 @@ impl Arena {
         self.ends.len().saturating_sub(1)
     }
 
-    fn try_new(tokens: &[Option<Vec<u8>>]) -> Result<Self, VocabularyError> {
+    pub(super) fn try_new(tokens: &[Option<Vec<u8>>]) -> Result<Self, VocabularyError> {
         let mut bytes = Vec::with_capacity(tokens.iter().flatten().map(Vec::len).sum());
         let mut ends = Vec::with_capacity(tokens.len() + 1);
         ends.push(0);
@@ -79,7 +79,7 @@ fn literal(content: &str, style: Spelling) -> Vec<u8> {
     }
 }
 
-fn place(
+pub(super) fn place(
     tokens: &mut Vec<Option<Vec<u8>>>,
     id: u32,
     bytes: Vec<u8>,

@@ -89,6 +89,10 @@ impl TextReading {
         self.composes && !composed::is_composed(text)
     }
 
+    pub(super) fn spells_token(&self, text: &[u8]) -> bool {
+        self.find(text, 0).1.is_some()
+    }
+
     fn align_runs(&self, text: &mut Vec<u8>, from: usize) -> bool {
         let end = text.len();
         if from >= end {

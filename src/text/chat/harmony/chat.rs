@@ -3,6 +3,7 @@
 use super::dialog::{Dialog, effort, flat_text, header_name, list, parts_text};
 use super::schema;
 use super::turn::{DialogTurn, Speaker};
+use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ type CallNames<'a> = HashMap<&'a str, &'a Value>;
 pub(super) fn write(
     body: &Map<String, Value>,
     date: &str,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let messages = body.get("messages").and_then(Value::as_array).ok_or(RenderError::NoMessages)?;
     let preamble = messages.first().filter(|first| matches!(role(first), "system" | "developer"));

@@ -2,6 +2,7 @@
 
 use super::schema;
 use super::turn::{self, DialogTurn};
+use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -20,7 +21,7 @@ pub(super) struct Dialog<'a> {
 }
 
 impl Dialog<'_> {
-    pub(super) fn write(&self, date: &str, out: &mut Vec<u8>) -> Result<(), RenderError> {
+    pub(super) fn write(&self, date: &str, out: &mut EncodedPrompt<'_>) -> Result<(), RenderError> {
         let has_tools = !self.tools.is_empty();
         turn::write_system(date, self.effort, has_tools, out);
         let instructions = self.instructions.as_deref();

@@ -8,6 +8,7 @@ mod responses;
 mod schema;
 mod turn;
 
+use super::encoded_prompt::EncodedPrompt;
 use super::error::RenderError;
 use super::message::{ChatRole, MessageSpan};
 use dialog::DEFAULT_EFFORT;
@@ -28,15 +29,14 @@ pub(super) fn is_model(config: &Map<String, Value>, template: Option<&str>) -> b
     }
 }
 
-/// Appends the prompt of plain messages; false, with nothing appended, where the APIs differ: for
-/// answers and system messages without text.
+/// Appends the prompt of plain messages; false where the APIs differ: for answers and system
+/// messages without text. `out` may have grown then.
 pub(super) fn write_plain(
     messages: &[MessageSpan],
     body: &[u8],
     date: &str,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> bool {
-    let start = out.len();
     turn::write_system(date, DEFAULT_EFFORT, false, out);
     for (index, message) in messages.iter().enumerate() {
         let speaker = match message.role {
@@ -51,16 +51,13 @@ pub(super) fn write_plain(
             Some(raw) if !raw.is_empty() || speaker == Speaker::User => {
                 turn::write_header(speaker, out);
                 if message.escaped {
-                    unescape_into(raw, out);
+                    unescape_into(raw, out.ordinary());
                 } else {
-                    out.extend_from_slice(raw);
+                    out.ordinary().extend_from_slice(raw);
                 }
                 turn::write_end(speaker, out);
             }
-            _ => {
-                out.truncate(start);
-                return false;
-            }
+            _ => return false,
         }
     }
     turn::write_answer(out);
@@ -73,7 +70,7 @@ pub(super) fn write_body(
     is_response: bool,
     body: &Map<String, Value>,
     date: &str,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     match is_response {
         true => responses::write(body, date, out),

@@ -3,6 +3,7 @@
 use super::dialog::{Dialog, effort, flat_text, header_name, list, parts_text};
 use super::schema;
 use super::turn::{DialogTurn, Speaker};
+use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -15,7 +16,7 @@ const CHANGES_INPUT: [&str; 4] =
 pub(super) fn write(
     body: &Map<String, Value>,
     date: &str,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let set = |key: &&str| body.get(*key).is_some_and(|value| !value.is_null());
     if CHANGES_INPUT.iter().any(set) {

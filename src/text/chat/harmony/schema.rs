@@ -16,6 +16,9 @@ pub(super) struct SchemaText {
     text: String,
     /// Start of the last `null` that was looked for and found.
     null_at: Option<usize>,
+    /// Bytes that were searched for a `null`.
+    #[cfg(test)]
+    pub(super) searched_bytes: usize,
 }
 
 impl SchemaText {
@@ -36,6 +39,10 @@ impl SchemaText {
     fn has_null(&mut self, start: usize) -> bool {
         if self.null_at.is_none_or(|at| at < start) {
             let written = self.text.get(start..).unwrap_or_default();
+            #[cfg(test)]
+            {
+                self.searched_bytes += written.len();
+            }
             self.null_at = written.rfind("null").map(|at| start + at);
         }
         self.null_at.is_some_and(|at| at >= start)

@@ -1,13 +1,24 @@
 //! The date is an argument, and schemas have a limit.
 
+use super::schema::{SchemaText, write_type};
 use super::write_body;
+use crate::Vocabulary;
+use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::{ChatApi, ChatEncoder};
 use serde_json::{Map, Value, json};
 
+fn vocabulary() -> Vocabulary {
+    let text = include_str!("../../../../tests/data/tokenizer/tokenizer.json");
+    Vocabulary::from_tokenizer_json(text).unwrap()
+}
+
 fn written(body: Value) -> Option<String> {
     let Value::Object(body) = body else { panic!("an object") };
+    let vocabulary = vocabulary();
     let mut out = Vec::new();
-    write_body(false, &body, "1999-12-31", &mut out).ok()?;
+    let mut prompt = EncodedPrompt::new(&mut out, &vocabulary);
+    write_body(false, &body, "1999-12-31", &mut prompt).ok()?;
+    prompt.finish().ok()?;
     Some(String::from_utf8(out).unwrap())
 }
 
@@ -37,6 +48,23 @@ fn indents_do_not_multiply_without_end() {
     assert!(small.contains("a?: any | null,"), "{small}");
 }
 
+/// Each byte of a schema is searched for a `null` once at most, however deep the schema is.
+#[test]
+fn nested_nullable_schemas_are_searched_once() {
+    for (depth, width) in [(50, 200), (100, 400), (400, 10)] {
+        let names: Vec<String> = (0..width).map(|index| format!("value {index}")).collect();
+        let mut schema = json!({ "type": "string", "enum": names, "nullable": true });
+        for _ in 0..depth {
+            schema = json!({ "nullable": true, "oneOf": [schema] });
+        }
+        let mut text = SchemaText::default();
+        write_type(&schema, 0, &mut text).unwrap();
+        let length = text.as_str().len();
+        assert!(text.searched_bytes <= 2 * length, "{} of {length}", text.searched_bytes);
+        assert!(length > 10 * width);
+    }
+}
+
 /// The list of required names is as long as the properties: a set, not a search for each.
 #[test]
 fn a_tool_with_many_required_names_is_written() {
@@ -47,8 +75,12 @@ fn a_tool_with_many_required_names_is_written() {
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "tools": [
         { "type": "function", "function": { "name": "f", "parameters": parameters } }] });
     let mut out = Vec::new();
-    let written =
-        ChatEncoder::Harmony.render_full(ChatApi::Chat, body.to_string().as_bytes(), &mut out);
+    let written = ChatEncoder::Harmony.render_full(
+        ChatApi::Chat,
+        body.to_string().as_bytes(),
+        &vocabulary(),
+        &mut out,
+    );
     assert!(written.is_ok() && String::from_utf8(out).unwrap().contains("p59999: string"));
 }
 
@@ -61,7 +93,7 @@ fn late_systems_of_messages_go_to_the_front_and_a_schema_is_an_object() {
         "tools": [{ "name": "f", "input_schema": { "properties": { "a": {} } } }] });
     let mut out = Vec::new();
     ChatEncoder::Harmony
-        .render_full(ChatApi::Messages, body.to_string().as_bytes(), &mut out)
+        .render_full(ChatApi::Messages, body.to_string().as_bytes(), &vocabulary(), &mut out)
         .unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("Slate") && text.contains("(_: {\na?: any,\n})"), "{text}");

@@ -9,6 +9,7 @@ mod write;
 
 pub use version::{MistralEncoder, MistralVersion};
 
+use super::encoded_prompt::EncodedPrompt;
 use super::error::RenderError;
 use super::message::{ChatRole, MessageSpan};
 use forebay_json::unescape_into;
@@ -22,7 +23,7 @@ use write::Frame;
 const REFUSED_KEYS: [&str; 2] = ["chat_template", "chat_template_kwargs"];
 
 /// Names of the files that hold the tokenizer.
-const TEKKEN: &str = "tekken.json";
+pub(super) const TEKKEN: &str = "tekken.json";
 const OLDER_TOKENIZER: &str = "tokenizer.model.v";
 /// Start and end of the names of weights in Mistral's own form, and in any form.
 const OWN_WEIGHTS: [&str; 2] = ["consolidated", ".safetensors"];
@@ -49,24 +50,19 @@ pub(super) fn find_encoder(
     names.iter().any(|name| name.starts_with(OLDER_TOKENIZER)).then_some(None)
 }
 
-/// Appends the prompt of plain messages; false, with nothing appended, where the engine refuses
-/// them.
+/// Appends the prompt of plain messages; false where the engine refuses them. `out` may have grown
+/// then.
 pub(super) fn write_plain(
     encoder: &MistralEncoder,
     messages: &[MessageSpan],
     body: &[u8],
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> bool {
     let read: Option<Vec<MistralMessage<'_>>> =
         messages.iter().map(|message| plain_message(message, body)).collect();
     let Some(messages) = read else { return false };
-    let start = out.len();
     let frame = Frame { tools: None, effort: encoder.default_effort() };
-    let written = write_messages(encoder, &messages, &frame, out);
-    if written.is_err() {
-        out.truncate(start);
-    }
-    written.is_ok()
+    write_messages(encoder, &messages, &frame, out).is_ok()
 }
 
 fn plain_message<'a>(message: &MessageSpan, body: &'a [u8]) -> Option<MistralMessage<'a>> {
@@ -90,7 +86,7 @@ fn plain_message<'a>(message: &MessageSpan, body: &'a [u8]) -> Option<MistralMes
 pub(super) fn write_body(
     encoder: &MistralEncoder,
     body: &Map<String, Value>,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let set = |key: &str| body.get(key).filter(|value| !value.is_null());
     if REFUSED_KEYS.iter().any(|key| set(key).is_some()) {
@@ -124,7 +120,7 @@ fn write_messages(
     encoder: &MistralEncoder,
     messages: &[MistralMessage<'_>],
     frame: &Frame<'_>,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     message::check_order(messages)?;
     let gathered = gather(encoder.version, messages)?;

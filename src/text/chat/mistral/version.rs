@@ -91,6 +91,11 @@ impl MistralEncoder {
         Some(Self { version, has_think_tokens, efforts })
     }
 
+    /// Does the effort stand in prompts?
+    pub(in crate::chat) fn has_effort(&self, effort: &str) -> bool {
+        self.efforts.iter().any(|known| known == effort)
+    }
+
     pub(super) fn default_effort(&self) -> Option<&str> {
         self.efforts.first().map(String::as_str)
     }

@@ -4,6 +4,7 @@ use super::calls;
 use super::gather::PromptMessages;
 use super::message::{ContentPart, MessageContent, MistralMessage, MistralRole};
 use super::version::{MistralEncoder, MistralVersion};
+use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
 use crate::chat::printing::python_json::write_string;
 use MistralVersion::{V3, V7, V11, V13, V15};
@@ -20,79 +21,82 @@ pub(super) fn write(
     encoder: &MistralEncoder,
     gathered: &PromptMessages<'_>,
     frame: &Frame<'_>,
-    out: &mut Vec<u8>,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let version = encoder.version;
     let messages = &gathered.messages;
     let is_user = |message: &MistralMessage<'_>| message.role == MistralRole::User;
     let last_user = messages.iter().rposition(is_user);
     let framed_user = if version >= V13 { messages.iter().position(is_user) } else { last_user };
-    out.extend_from_slice(b"<s>");
+    out.push_mark("<s>");
     for (index, message) in messages.iter().enumerate() {
-        let mut text = String::new();
         match message.role {
             MistralRole::System => {
-                text.push_str("[SYSTEM_PROMPT]");
-                write_content(encoder, &message.content, &mut text)?;
-                text.push_str("[/SYSTEM_PROMPT]");
+                out.push_mark("[SYSTEM_PROMPT]");
+                write_content(encoder, &message.content, out)?;
+                out.push_mark("[/SYSTEM_PROMPT]");
             }
             MistralRole::User => {
                 if Some(index) == framed_user {
-                    write_frame(frame, &mut text);
+                    write_frame(frame, out);
                 }
-                text.push_str("[INST]");
+                out.push_mark("[INST]");
                 if let Some(system) = gathered.system.as_ref().filter(|_| Some(index) == last_user)
                     && !system.is_empty()
                 {
-                    text.push_str(system);
-                    text.push_str("\n\n");
+                    out.push(system);
+                    out.push("\n\n");
                 }
-                write_content(encoder, &message.content, &mut text)?;
-                text.push_str("[/INST]");
+                write_content(encoder, &message.content, out)?;
+                out.push_mark("[/INST]");
             }
-            MistralRole::Assistant => write_answer(encoder, message, &mut text)?,
-            MistralRole::Tool => write_result(encoder, message, &mut text)?,
+            MistralRole::Assistant => write_answer(encoder, message, out)?,
+            MistralRole::Tool => write_result(encoder, message, out)?,
         }
-        out.extend_from_slice(text.as_bytes());
     }
     Ok(())
 }
 
-fn write_frame(frame: &Frame<'_>, text: &mut String) {
+fn write_frame(frame: &Frame<'_>, out: &mut EncodedPrompt<'_>) {
     if let Some(tools) = &frame.tools {
-        text.push_str("[AVAILABLE_TOOLS]");
-        text.push_str(tools);
-        text.push_str("[/AVAILABLE_TOOLS]");
+        out.push_mark("[AVAILABLE_TOOLS]");
+        out.push(tools);
+        out.push_mark("[/AVAILABLE_TOOLS]");
     }
     if let Some(effort) = frame.effort {
-        text.push_str("[MODEL_SETTINGS]{\"reasoning_effort\": ");
-        write_string(effort, false, text);
-        text.push_str("}[/MODEL_SETTINGS]");
+        let mut setting = String::from("{\"reasoning_effort\": ");
+        write_string(effort, false, &mut setting);
+        out.push_mark("[MODEL_SETTINGS]");
+        out.push(&setting);
+        out.push("}");
+        out.push_mark("[/MODEL_SETTINGS]");
     }
 }
 
 fn write_content(
     encoder: &MistralEncoder,
     content: &MessageContent<'_>,
-    text: &mut String,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let chunks = match content {
         MessageContent::Text(part) => {
-            text.push_str(part);
+            out.push(part);
             return Ok(());
         }
         MessageContent::Chunks(chunks) => chunks,
     };
     for chunk in chunks {
         match chunk {
-            ContentPart::Text(part) => text.push_str(part),
+            ContentPart::Text(part) => out.push(part),
             ContentPart::Think(..) if encoder.version < V13 || !encoder.has_think_tokens => {
                 return Err(RenderError::Unsupported("the tokenizer has no tokens for reasoning"));
             }
             ContentPart::Think(part, is_closed) => {
-                text.push_str("[THINK]");
-                text.push_str(part);
-                text.push_str(if *is_closed { "[/THINK]" } else { "" });
+                out.push_mark("[THINK]");
+                out.push(part);
+                if *is_closed {
+                    out.push_mark("[/THINK]");
+                }
             }
         }
     }
@@ -103,7 +107,7 @@ fn write_content(
 fn write_answer(
     encoder: &MistralEncoder,
     message: &MistralMessage<'_>,
-    text: &mut String,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     let is_silent = message.content.is_none();
     let has_calls = !message.calls.is_empty();
@@ -111,47 +115,53 @@ fn write_answer(
         return Err(RenderError::Unsupported("the engine refuses an answer of this form"));
     }
     match &message.content {
-        MessageContent::Text(part) => text.push_str(part.trim_end_matches(' ')),
-        chunks @ MessageContent::Chunks(_) => write_content(encoder, chunks, text)?,
+        MessageContent::Text(part) => out.push(part.trim_end_matches(' ')),
+        chunks @ MessageContent::Chunks(_) => write_content(encoder, chunks, out)?,
     }
     if has_calls {
-        write_calls(encoder.version, message, text)?;
+        write_calls(encoder.version, message, out)?;
     }
-    text.push_str(if message.is_continued { "" } else { "</s>" });
+    if !message.is_continued {
+        out.push_mark("</s>");
+    }
     Ok(())
 }
 
 fn write_calls(
     version: MistralVersion,
     message: &MistralMessage<'_>,
-    text: &mut String,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     match version {
         V3 | V7 => {
-            text.push_str("[TOOL_CALLS][");
+            let mut calls = String::from("[");
             for (index, call) in message.calls.iter().enumerate() {
                 check_id(version, call.id)?;
-                text.push_str(if index == 0 { "{\"name\": " } else { ", {\"name\": " });
-                write_string(call.name, false, text);
-                text.push_str(", \"arguments\": ");
-                call.write_arguments(text)?;
-                text.push_str(", \"id\": ");
-                write_string(call.id, false, text);
-                text.push('}');
+                calls.push_str(if index == 0 { "{\"name\": " } else { ", {\"name\": " });
+                write_string(call.name, false, &mut calls);
+                calls.push_str(", \"arguments\": ");
+                call.write_arguments(&mut calls)?;
+                calls.push_str(", \"id\": ");
+                write_string(call.id, false, &mut calls);
+                calls.push('}');
             }
-            text.push(']');
+            calls.push(']');
+            out.push_mark("[TOOL_CALLS]");
+            out.push(&calls);
         }
         V11 | V13 | V15 => {
             for call in &message.calls {
                 check_id(version, call.id)?;
-                text.push_str("[TOOL_CALLS]");
-                text.push_str(call.name);
+                out.push_mark("[TOOL_CALLS]");
+                out.push(call.name);
                 if version == V11 {
-                    text.push_str("[CALL_ID]");
-                    text.push_str(call.id);
+                    out.push_mark("[CALL_ID]");
+                    out.push(call.id);
                 }
-                text.push_str("[ARGS]");
-                call.write_arguments(text)?;
+                let mut arguments = String::new();
+                call.write_arguments(&mut arguments)?;
+                out.push_mark("[ARGS]");
+                out.push(&arguments);
             }
         }
     }
@@ -162,30 +172,31 @@ fn write_calls(
 fn write_result(
     encoder: &MistralEncoder,
     message: &MistralMessage<'_>,
-    text: &mut String,
+    out: &mut EncodedPrompt<'_>,
 ) -> Result<(), RenderError> {
     check_id(encoder.version, message.call_id)?;
-    text.push_str("[TOOL_RESULTS]");
+    out.push_mark("[TOOL_RESULTS]");
     match (encoder.version, &message.content) {
         (V3, MessageContent::Text(result)) => {
-            text.push_str("{\"content\": ");
-            calls::write_json_text(result, text)?;
+            let mut text = String::from("{\"content\": ");
+            calls::write_json_text(result, &mut text)?;
             text.push_str(", \"call_id\": ");
-            write_string(message.call_id, false, text);
+            write_string(message.call_id, false, &mut text);
             text.push('}');
+            out.push(&text);
         }
         (_, MessageContent::Chunks(_)) => {
             return Err(RenderError::Unsupported("a result of a tool with reasoning"));
         }
         (version, MessageContent::Text(result)) => {
             if version < V13 {
-                text.push_str(message.call_id);
-                text.push_str("[TOOL_CONTENT]");
+                out.push(message.call_id);
+                out.push_mark("[TOOL_CONTENT]");
             }
-            text.push_str(result);
+            out.push(result);
         }
     }
-    text.push_str("[/TOOL_RESULTS]");
+    out.push_mark("[/TOOL_RESULTS]");
     Ok(())
 }
 

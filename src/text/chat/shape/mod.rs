@@ -1,8 +1,9 @@
 //! Converts a request body into the variables of the template, as the engine's front end does.
 //!
 //! Bodies of `/v1/messages` and `/v1/responses` are converted to bodies of `/v1/chat/completions`
-//! first (`foreign`). The keys of a body identify its API: `system` or Anthropic's blocks, `input`.
+//! first (`anthropic`, `foreign`).
 
+mod anthropic;
 mod foreign;
 pub(super) mod media;
 mod messages;
@@ -14,7 +15,7 @@ mod shaper;
 mod tools;
 mod vllm_rust;
 
-pub(super) use foreign::from_anthropic;
+pub(super) use anthropic::AnthropicRules;
 pub(super) use shaper::{BILLING_LINE, CONTINUE_MARK, Conversation, PromptEnding, Shaper};
 
 use super::error::RenderError;
@@ -32,7 +33,10 @@ impl Shaper {
         if self.rules.is_rust() {
             return self.shape_for_rust(body);
         }
-        foreign::to_chat(&mut body, api)?;
+        foreign::to_chat(&mut body, api, self.anthropic())?;
+        if anthropic::names_tools(&body) {
+            return Err(RenderError::Unsupported("tools that a result names"));
+        }
         let Some(Value::Array(sent)) = body.remove("messages") else {
             return Err(RenderError::NoMessages);
         };

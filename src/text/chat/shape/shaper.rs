@@ -19,6 +19,10 @@ pub(in crate::chat) struct Shaper {
     pub(in crate::chat) format: ContentFormat,
     /// True when the template supports the role `developer`, which otherwise becomes `system`.
     pub(in crate::chat) knows_developer: bool,
+    /// `/v1/messages`: system messages go to the front.
+    pub(in crate::chat) merges_systems: bool,
+    /// `/v1/messages`: the reasoning effort of requests that disable thinking.
+    pub(in crate::chat) disabled_effort: &'static str,
     /// Findings of SGLang's Rust server about the template.
     pub(in crate::chat) traits: RustTraits,
 }

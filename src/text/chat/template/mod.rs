@@ -55,8 +55,13 @@ impl ChatTemplate {
         source: &str,
         special: &SpecialTokens,
     ) -> Result<Self, TemplateError> {
-        let rules = self.renderer.shaper.rules;
-        self.tool_use = Some(Renderer::try_new(source, special, rules, TemplateClock::System)?);
+        let shaper = &mut self.renderer.shaper;
+        let mut tool_use = Renderer::try_new(source, special, shaper.rules, TemplateClock::System)?;
+        // The engine tries both for system messages, and the first for efforts.
+        shaper.merges_systems |= tool_use.shaper.merges_systems;
+        tool_use.shaper.merges_systems = shaper.merges_systems;
+        tool_use.shaper.disabled_effort = shaper.disabled_effort;
+        self.tool_use = Some(tool_use);
         Ok(self)
     }
 
@@ -102,7 +107,9 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        self.render_body(parse(body)?, ChatApi::Messages, out)
+        let body = parse(body)?;
+        let api = if is_anthropic(&body) { ChatApi::Messages } else { ChatApi::Chat };
+        self.render_body(body, api, out)
     }
 
     /// The same up to the first image, sound or other content that is not text, because the prompt
@@ -121,6 +128,13 @@ impl ChatTemplate {
         out: &mut Vec<u8>,
     ) -> Result<bool, RenderError> {
         let mut body = parse(body)?;
+        let mut api = api;
+        let shaper = &self.renderer.shaper;
+        // An image of a result moves to a message of its own, so conversion comes first.
+        if api == ChatApi::Messages && !shaper.rules.is_rust() {
+            shaper.anthropic().to_chat(&mut body)?;
+            api = ChatApi::Chat;
+        }
         let is_marked = media::mark(&mut body, self.renderer.shaper.format, names);
         let start = out.len();
         self.render_body(body, api, out)?;
@@ -154,6 +168,19 @@ impl ChatTemplate {
     pub fn plan_summary(&self) -> String {
         self.plan.as_ref().map_or_else(|| "none".to_owned(), Plan::summary)
     }
+}
+
+/// Is it a body of `/v1/messages`, by its keys and blocks?
+fn is_anthropic(body: &Map<String, Value>) -> bool {
+    let kinds = ["tool_use", "tool_result", "thinking", "redacted_thinking", "tool_reference"];
+    let is_own = |block: &Value| {
+        let kind = block.get("type").and_then(Value::as_str);
+        kind.is_some_and(|kind| kinds.contains(&kind))
+    };
+    let messages = body.get("messages").and_then(Value::as_array);
+    let contents = messages.into_iter().flatten().filter_map(|message| message.get("content"));
+    let mut blocks = contents.filter_map(Value::as_array).flatten();
+    body.contains_key("system") || blocks.any(is_own)
 }
 
 /// The body as an object with its keys in the client's order.

@@ -97,7 +97,7 @@ fn anthropic_thinking_becomes_reasoning() {
         {"role": "assistant",
             "content": [{"type": "thinking", "thinking": "hm", "signature": "s"},
                 {"type": "text", "text": "a"}]} ]});
-    let source = "{{ messages[1] | tojson }}{{ enable_thinking }}{{ reasoning_effort }}";
+    let source = "{{ messages[-1] | tojson }}{{ enable_thinking }}{{ reasoning_effort }}";
     assert_eq!(
         render(source, &body),
         "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"hm\", \"reasoning_content\": \"hm\"}Falsenone"
