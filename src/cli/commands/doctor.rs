@@ -2,7 +2,7 @@
 
 use super::machine::MachineFacts;
 use crate::cli::findings;
-use crate::cli::process::{failed, run_local};
+use crate::cli::process::{failed, plain, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
@@ -136,11 +136,6 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
         return Ok(());
     }
     writeln!(out, "{}", plain(&format!("{name}: is {about}")))
-}
-
-/// Replaces control characters: text from workers must not steer the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 /// Workers of each name of `discovery.dns`, or the fault.
