@@ -42,6 +42,7 @@ pub use sections::worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
     WorkerTlsConfig,
 };
+pub use sections::worker_defaults::{EquippedWorker, WorkerDefaultsConfig};
 pub use values::admin_address::AdminAddress;
 pub use values::engine::{EngineKind, LoadSource};
 pub use values::engine_address::{EngineAddress, EngineHost, EngineLikeness};

@@ -146,6 +146,8 @@ impl ProbeFactory {
     #[must_use]
     pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
         let config = &self.config;
+        // The fleet logs the fault of a key file.
+        let worker = config.with_defaults(worker).config;
         let url = WorkerUrl::parse(&worker.url).ok()?;
         let configured =
             config.workers.iter().filter_map(|other| WorkerUrl::parse(&other.url).ok());
@@ -156,8 +158,8 @@ impl ProbeFactory {
             name: Lookup::new(&url.host, url.port),
             subject: ProbedWorker {
                 index,
-                config: worker.clone(),
                 engine: worker.engine.unwrap_or(config.engine),
+                config: worker,
                 taken_ports: others.map(|other| other.port).collect(),
                 model_dir: config.model_dir.clone(),
                 was_up: false,

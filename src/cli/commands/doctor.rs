@@ -119,7 +119,8 @@ fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
     let running_max = found.ranks.first().and_then(|rank| rank.running_max).unwrap_or(0);
     let engine = EngineLimits { running_max, reports_load: found.reports_load(wanted) };
-    let own = configured.and_then(|worker| worker.concurrency_max);
+    let usual = config.worker_defaults.concurrency_max;
+    let own = configured.and_then(|worker| worker.concurrency_max).or(usual);
     PlacesLimit::of(&config.flow, own, found.role, engine)
 }
 

@@ -112,7 +112,7 @@ fn explained(answer: &Value, out: &mut impl Write) -> Result<(), String> {
             number(rank, "cost"),
         ]
     }));
-    table(&rows, out).map_err(unwritten)
+    table(&rows, out).map_err(|error| unwritten(&error))
 }
 
 fn state(rank: &Value) -> &str {

@@ -55,15 +55,15 @@ pub(super) fn table(rows: &[Vec<String>], out: &mut impl Write) -> io::Result<()
 
 /// Writes a line of text that a router or a worker may have chosen.
 pub(super) fn line(text: &str, out: &mut impl Write) -> Result<(), String> {
-    writeln!(out, "{}", plain(text)).map_err(unwritten)
+    writeln!(out, "{}", plain(text)).map_err(|error| unwritten(&error))
 }
 
 /// Writes the answer as a JSON document.
 pub(super) fn json(answer: &Value, out: &mut impl Write) -> Result<(), String> {
-    writeln!(out, "{answer:#}").map_err(unwritten)
+    writeln!(out, "{answer:#}").map_err(|error| unwritten(&error))
 }
 
-pub(super) fn unwritten(error: io::Error) -> String {
+pub(super) fn unwritten(error: &io::Error) -> String {
     format!("cannot write the answer: {error}")
 }
 

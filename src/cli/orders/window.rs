@@ -60,7 +60,7 @@ async fn report(args: &WindowArgs, out: &mut impl Write) -> Result<(), String> {
     let heading = ["POOL", "MODELS", "RANKS", "WINDOW", "FOR", "BY", "OPENINGS"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(list(&answer, "pools").iter().map(row));
-    table(&rows, out).map_err(unwritten)
+    table(&rows, out).map_err(|error| unwritten(&error))
 }
 
 /// Body of the call; `None`: only show.

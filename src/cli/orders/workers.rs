@@ -45,7 +45,7 @@ async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> 
     let heading = ["WORKER", "STATE", "ROLE", "ENGINE", "RUNS", "LIMIT", "WAITS", "MODELS", "WHY"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(workers.iter().map(row));
-    table(&rows, out).map_err(unwritten)
+    table(&rows, out).map_err(|error| unwritten(&error))
 }
 
 fn row(worker: &Value) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
 //! whole configuration and reports everything; never stops at the first fault.
 
+use super::worker_keys::is_visible;
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::setting::Word;
 use crate::keys::table::KeyTable;
@@ -39,6 +40,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.tls(config);
     check.upstream_tls(config);
     check.cores(config);
+    check.worker_defaults(&config.worker_defaults);
     check.workers(config);
     check.roles(config);
     check.kv_pools(config);
@@ -198,24 +200,16 @@ impl Check<'_> {
                 }
             }
         }
-        let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        let printable = |text: &str| text.bytes().all(is_visible);
         if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
             self.error(&format!("{path}.name"), what, "");
         }
-        let is_path = |path: &str| path.starts_with('/') && printable(path);
-        if let Some(health) = worker.health_path.as_deref().filter(|health| !is_path(health)) {
-            let what = format!("`health_path` {health:?} is no path");
-            self.error(&format!("{path}.health_path"), what, "write it as /health/liveliness");
-        }
-        if worker.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
-            let what =
-                "`api_key` goes into a header field and has to be visible ASCII without spaces";
-            self.error(&format!("{path}.api_key"), what, "");
-        }
+        self.health_path(path, worker.health_path.as_deref());
+        self.key_of_worker(path, worker);
     }
 
-    fn model_dir(&mut self, path: &str, dir: &Path) {
+    pub(crate) fn model_dir(&mut self, path: &str, dir: &Path) {
         if !dir.is_dir() {
             let what = format!("`model_dir` {} is not a directory", dir.display());
             self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");

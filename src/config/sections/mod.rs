@@ -11,3 +11,4 @@ pub(crate) mod tls;
 pub(crate) mod traces;
 pub(crate) mod upstream;
 pub(crate) mod worker;
+pub(crate) mod worker_defaults;

@@ -8,6 +8,7 @@ use super::replicas::{NatsConfig, ReplicasConfig};
 use super::tls::{AdminTlsConfig, CertificateConfig, ListenerConfig, TlsConfig, UpstreamTlsConfig};
 use super::traces::TracesConfig;
 use super::worker::WorkerConfig;
+use super::worker_defaults::WorkerDefaultsConfig;
 use crate::keys::key::{Form, flag};
 use crate::keys::setting::Word;
 use crate::keys::table::{table, words};
@@ -80,6 +81,8 @@ table! {
         admin_tls: AdminTlsConfig,
         /// `[upstream_tls]`.
         upstream_tls: UpstreamTlsConfig,
+        /// `[worker_defaults]`.
+        worker_defaults: WorkerDefaultsConfig,
         /// `[discovery]`.
         discovery: DiscoveryConfig,
         /// `[health]`.
