@@ -186,6 +186,8 @@ slow = "5s"
 format = "{status} {path}"
 level = "debug"
 [traces]
+ca = "../../tests/data/tls/router.pem"
+headers_file = "../../tests/data/trace_fields"
 endpoint = "http://127.0.0.1:4318"
 sample_per_million = 7
 asked_per_second_max = 8

@@ -1,7 +1,6 @@
 //! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
 //! whole configuration and reports everything; never stops at the first fault.
 
-use super::worker_keys::is_visible;
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::setting::Word;
 use crate::keys::table::KeyTable;
@@ -200,7 +199,7 @@ impl Check<'_> {
                 }
             }
         }
-        let printable = |text: &str| text.bytes().all(is_visible);
+        let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
             self.error(&format!("{path}.name"), what, "");

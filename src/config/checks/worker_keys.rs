@@ -49,7 +49,7 @@ impl Check<'_> {
 }
 
 /// True for a character of a header field's value.
-pub(crate) fn is_visible(byte: u8) -> bool {
+fn is_visible(byte: u8) -> bool {
     (0x21..0x7f).contains(&byte)
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod discovery;
+pub(crate) mod equipped_worker;
 pub(crate) mod flow;
 mod listening;
 mod load_source;

@@ -53,8 +53,8 @@ table! {
             { absent: "all but the last", flag: flag("", "cores", "LIST"), reloadable: false };
         /// What the workers speak, unless a worker says otherwise.
         engine: EngineKind = EngineKind::Auto, { flag: flag("Workers", "engine", "KIND") };
-        /// Folder with `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
-        /// Used for workers whose engine names no folder that exists here.
+        /// Folder with `tokenizer.json`, `tokenizer_config.json`, `config.json` and
+        /// `chat_template.jinja`. Used for workers whose engine names no folder that exists here.
         model_dir: Option<PathBuf> = None,
             { absent: "the Hugging Face cache", flag: flag("Workers", "model-dir", "DIR") };
         /// File with the secret by which images in chats get names (`uuid`), so that vLLM's prompts
