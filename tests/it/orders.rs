@@ -1,7 +1,8 @@
 //! The commands of every day against a running router.
 
-use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, port_for_later, post};
+use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, port_for_later, post, until};
 use serde_json::Value;
+use std::io::Write;
 use std::process::Command;
 
 const TOKEN: &str = "s3cret-of-the-admin";
@@ -146,4 +147,36 @@ fn a_router_that_is_not_there_is_named_with_what_to_do() {
     assert!(said.error.starts_with(&wanted), "{}", said.error);
     assert!(said.error.contains("does the router run"), "{}", said.error);
     assert_eq!(say(&format!("workers --admin {nowhere}"), &[]).error, said.error);
+}
+
+/// A worker that never comes up has its reason in the log, once, and wherever it is shown.
+#[test]
+fn a_worker_that_is_not_up_has_a_reason() {
+    let other = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n").is_ok()
+    });
+    let gone = port_for_later();
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[health]\ninterval = \"100ms\"\n\
+         [[worker]]\nname = \"other\"\nurl = \"{}\"\n\
+         [[worker]]\nname = \"gone\"\nurl = \"http://{gone}\"\n",
+        other.url()
+    ));
+    let error = |name: &str| {
+        let shown = say(&format!("workers {name} --json --router {}", router.admin), &[]).out;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        shown["error"].as_str().unwrap_or_default().to_owned()
+    };
+    until("both have a reason", || !error("other").is_empty() && !error("gone").is_empty());
+    assert!(error("gone").contains("Connection refused"), "{}", error("gone"));
+    assert!(error("other").contains("503"), "{}", error("other"));
+    let table = say(&format!("workers --router {}", router.admin), &[]).out;
+    assert!(table.contains("Connection refused") && table.contains("503"), "{table}");
+    for name in ["other", "gone"] {
+        let words = format!("worker=\"{name}\"");
+        let log = router.log();
+        let lines = log.lines().filter(|line| line.contains("WARN") && line.contains(&words));
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.len() == 1 && lines[0].contains("help="), "{lines:?}");
+    }
 }

@@ -76,6 +76,10 @@ fn a_file_brings_workers_and_takes_them() {
     for (count, broken) in broken.into_iter().enumerate() {
         replace(&file, broken);
         until("that is said", || router.logged("nothing learnt of workers") == count + 1);
+        let readiness = get(router.admin, "/readyz");
+        assert_eq!(readiness.status, 200, "it serves on");
+        let concern = "1 source of workers cannot be read";
+        assert!(readiness.text().contains(concern), "{}", readiness.text());
         assert!(has(0) && has(1) && has(2));
     }
     std::fs::remove_file(&file).unwrap();

@@ -380,6 +380,17 @@ impl Fleet {
         (known.order != OperatorOrder::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
+    /// Takes the reason why a worker is not up; true if there was none.
+    pub(super) fn set_error(&mut self, worker: WorkerIndex, error: String) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        known.models.trouble.replace(error).is_none()
+    }
+
+    /// Why the worker is not up, if it is not.
+    pub(super) fn error(&self, worker: WorkerIndex) -> Option<&str> {
+        self.workers.get(worker.index())?.models.trouble.as_deref()
+    }
+
     /// Takes the registration of a worker; true if it changed.
     pub(super) fn set_registration(&mut self, worker: WorkerIndex, now: &Registration) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };

@@ -119,6 +119,11 @@ impl Membership {
         snapshot
     }
 
+    /// Sources of workers that cannot be read, without their names.
+    pub(super) fn unread_sources(&self) -> Option<String> {
+        self.sources.unread()
+    }
+
     /// Workers of the start have not answered yet.
     pub(super) fn is_starting(&self) -> bool {
         !self.unanswered.is_empty()
@@ -159,6 +164,9 @@ impl Membership {
                 let slow_start = self.slow_start(env, worker, state);
                 let publishes = self.fleet.set_state(worker, state);
                 FleetChange { publishes, slow_start, ..FleetChange::default() }
+            }
+            ProbeNotice::Trouble { worker, error } => {
+                FleetChange::published_if(self.fleet.set_error(worker, error))
             }
             ProbeNotice::Registered { worker, registration } => {
                 FleetChange::published_if(self.fleet.set_registration(worker, &registration))

@@ -248,7 +248,7 @@ impl Control {
                 UPSTREAM_TLS => applied.contains("tls"),
                 _ => applied.starts_with("worker") && applied.contains("api_key"),
             };
-            // A changed key of the file says more.
+            // A changed key of the configuration is more exact.
             if !done.changes.applied.iter().any(is_named) {
                 done.changes.also_applied(key);
             }
