@@ -122,8 +122,9 @@ impl Traces {
 
     /// The client. After a failed export its files are read again: they may have been mended.
     fn client(&mut self, config: &TracesConfig) -> Result<Client, String> {
-        let is_usable =
-            |made: &&ExportClient| made.config == *config && !self.export.has_failed.get();
+        let has_files = config.ca.is_some() || config.headers_file.is_some();
+        let is_doubted = has_files && self.export.has_failed.get();
+        let is_usable = |made: &&ExportClient| made.config == *config && !is_doubted;
         if let Some(made) = self.client.as_ref().filter(is_usable) {
             return Ok(made.client.clone());
         }
