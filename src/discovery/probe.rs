@@ -387,8 +387,8 @@ impl Probe {
             BadCheck::Down => {
                 warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
                 reached.complained = true;
-                self.report_trouble(reached, &error.to_string()).await;
                 self.report_state(WorkerState::Down).await;
+                self.report_trouble(reached, &error.to_string()).await;
             }
         }
     }

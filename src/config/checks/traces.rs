@@ -51,6 +51,7 @@ fn is_here(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::checks::test_findings::findings;
+    use crate::{ConfigText, Flags, load};
 
     #[test]
     fn the_collector_is_a_host_and_its_files_are_read() {
@@ -69,7 +70,9 @@ mod tests {
         assert!(lost.len() == 2 && lost.iter().all(|found| found.contains("/none")), "{lost:?}");
         let fields = "../../tests/data/trace_fields";
         let open = format!("[traces]\nendpoint = \"http://c:4318\"\nheaders_file = {fields:?}");
-        let open = findings(&open);
+        let open = format!("{open}\n[[worker]]\nurl = \"http://a:1\"\n");
+        let loaded = load(Some(ConfigText { name: "f", text: &open }), &Flags::default());
+        let open: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
         assert!(open.len() == 1 && open[0].contains("clear text"), "{open:?}");
     }
 
