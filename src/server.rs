@@ -14,7 +14,7 @@ use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
 use forebay_fleet::mailbox::{ClientDoor, wire};
 use forebay_fleet::worker::LoadBoard;
-use forebay_handover::{HandoverAddress, Program, TakenProcess};
+use forebay_handover::{HandoverAddress, OF_UPGRADE, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
@@ -150,11 +150,19 @@ fn place(config: &Config) -> io::Result<Option<HandoverAddress>> {
 
 /// Sockets and state of the running process, if one runs.
 fn taken_over(place: &HandoverAddress) -> Option<TakenProcess> {
-    let taken = forebay_handover::take(place);
-    taken.unwrap_or_else(|error| {
+    let taken = forebay_handover::take(place).unwrap_or_else(|error| {
         tracing::warn!("nothing is taken over: {error}");
         None
-    })
+    });
+    if let Some(taken) = taken.as_ref().filter(|_| std::env::var_os(OF_UPGRADE).is_none()) {
+        let process = taken.from.as_raw_nonzero().get();
+        tracing::warn!(
+            process,
+            help = "`forebay upgrade` does so on purpose; for a second router set another `listen`",
+            "takes over from the router that runs on this address, which drains"
+        );
+    }
+    taken
 }
 
 /// The worker models of the running process. The takeover succeeds without them too.

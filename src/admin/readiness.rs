@@ -14,16 +14,18 @@ pub struct RouterReadiness {
 }
 
 impl RouterReadiness {
-    /// With the concerns of the fleet: workers that are not up, open rejection windows.
+    /// With the concerns of the fleet, workers that are not up and open rejection windows, and
+    /// `further` concerns.
     #[must_use]
     pub fn new(
         reasons: Vec<String>,
+        further: impl IntoIterator<Item = String>,
         fleet: &FleetSnapshot,
         windows: &Windows,
         now: NanosSinceStart,
     ) -> Self {
         let concerns = missing_workers(fleet).into_iter().chain(open_windows(fleet, windows, now));
-        Self { reasons, concerns: concerns.collect() }
+        Self { reasons, concerns: concerns.chain(further).collect() }
     }
 
     /// Body of `GET /readyz`.
@@ -67,7 +69,7 @@ mod tests {
         let mut fleet = two_pools();
         let windows = Windows::new();
         let concerns = |fleet: &FleetSnapshot, windows: &Windows| {
-            RouterReadiness::new(Vec::new(), fleet, windows, now).concerns
+            RouterReadiness::new(Vec::new(), None, fleet, windows, now).concerns
         };
         assert_eq!(concerns(&fleet, &windows), Vec::<String>::new());
         windows.open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));

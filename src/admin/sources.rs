@@ -131,6 +131,8 @@ pub struct WorkerSources<'a> {
     pub feeds: &'a FeedsView<'a>,
     /// Condition that a prefill worker waits for before it takes traffic.
     pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
+    /// Why a worker is not up; `None` if it is.
+    pub error: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
     /// Progress of a worker's sleep; `None` if it is awake.
     pub sleep: &'a dyn Fn(WorkerIndex) -> Option<&'static str>,
     /// Name of the worker through which requests use the same engine, if there is such a worker.

@@ -6,9 +6,11 @@ mod commands;
 mod findings;
 mod key_flags;
 mod logging;
+mod orders;
 mod process;
 #[cfg(feature = "engine")]
 mod progress;
+mod router_client;
 mod router_stream;
 #[cfg(test)]
 #[cfg(feature = "engine")]
@@ -31,6 +33,9 @@ use std::process::ExitCode;
         forebay doctor -c /etc/forebay.toml\n  \
         forebay key add --file keys.toml --tenant search\n  \
         forebay upgrade -c /etc/forebay.toml\n  \
+        forebay workers\n  \
+        forebay drain gpu1 --wait\n  \
+        forebay reload -c /etc/forebay.toml\n  \
         forebay demo\n  \
         forebay top --router http://127.0.0.1:9090\n  \
         forebay record --from tcp://gpu1:5557 --out gpu1.kvrec\n  \
@@ -57,12 +62,22 @@ enum Command {
     Demo(commands::demo::DemoArgs),
     /// Replace the running router by a new process, without a lost request
     Upgrade(commands::upgrade::UpgradeArgs),
+    /// Read the configuration again, in the running router
+    Reload(orders::reload::ReloadArgs),
+    /// Show the workers of a running router
+    Workers(orders::workers::WorkersArgs),
+    /// Send a worker no new requests, so that its engine can stop
+    Drain(orders::drain::DrainArgs),
+    /// Send a drained worker requests again
+    Undrain(orders::drain::UndrainArgs),
+    /// Show, open and close rejection windows
+    Window(orders::window::WindowArgs),
     #[cfg(feature = "top")]
     /// Show a router's fleet in the terminal
     Top(commands::top::TopArgs),
     /// Write KV-event streams to a file, with their times
     Record(commands::record::RecordArgs),
-    /// Say where the hits of a recording went: what was possible, and what was reached
+    /// Explain where a request would go, or where the hits of a recording went
     Explain(commands::explain::ExplainArgs),
     /// Put a recording into an index here, or publish it again for a router to follow
     Replay(commands::replay::ReplayArgs),
@@ -97,6 +112,11 @@ pub fn run() -> ExitCode {
         #[cfg(feature = "engine")]
         Command::Demo(args) => commands::demo::run(&args),
         Command::Upgrade(args) => commands::upgrade::run(&args),
+        Command::Reload(args) => orders::reload::run(&args),
+        Command::Workers(args) => orders::workers::run(&args),
+        Command::Drain(args) => orders::drain::drain(&args),
+        Command::Undrain(args) => orders::drain::undrain(&args),
+        Command::Window(args) => orders::window::run(&args),
         #[cfg(feature = "top")]
         Command::Top(args) => commands::top::run(&args),
         Command::Record(args) => commands::record::run(&args),

@@ -10,6 +10,11 @@ pub(super) fn finish(done: Result<(), String>) -> ExitCode {
     done.map_or_else(failed, |()| ExitCode::SUCCESS)
 }
 
+/// Replaces control characters: text from outside must not steer the terminal.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
+}
+
 /// Runs a task on a runtime of this thread alone.
 pub(super) fn run_local<T>(task: impl Future<Output = T>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

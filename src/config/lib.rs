@@ -23,6 +23,7 @@ pub use load::{ConfigText, LoadedConfig, load};
 pub use reload::{ConfigSource, ReloadError, Reloader};
 pub use sections::client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use sections::discovery::DiscoveryConfig;
+pub use sections::equipped_worker::EquippedWorker;
 pub use sections::flow::{
     DisaggregationConfig, Fallback, FlowConfig, QUEUE_CLASSES, QueueConfig, QueueMode,
     RejectionConfig, TenantConfig,
@@ -42,9 +43,11 @@ pub use sections::worker::{
     KvFlow, KvTransferConfig, MOONCAKE_PORT, SIDE_CHANNEL_PORT, WorkerConfig, WorkerRole,
     WorkerTlsConfig,
 };
+pub use sections::worker_defaults::WorkerDefaultsConfig;
 pub use values::admin_address::AdminAddress;
 pub use values::engine::{EngineKind, LoadSource};
 pub use values::engine_address::{EngineAddress, EngineHost, EngineLikeness};
+pub use values::header_file::{TraceField, read_header_file};
 pub use values::quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use values::record_format::{RecordField, RecordFormat};
 pub use values::token::read_token;

@@ -217,6 +217,11 @@ impl ConfigReader<'_> {
         if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
             return Finding::error(origin, format!("`{path}` has retired"), *help);
         }
+        if let Some(name) = path.strip_prefix("worker_defaults.")
+            && let Some(help) = self.not_of_all(name)
+        {
+            return Finding::error(origin, format!("unknown key `{path}`"), help);
+        }
         let split = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
         let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
         let known = || self.known.iter().copied();
@@ -228,6 +233,17 @@ impl ConfigReader<'_> {
             |near| format!("did you mean `{near}`?"),
         );
         Finding::error(origin, format!("unknown key `{path}`"), help)
+    }
+
+    /// Where a key of a worker belongs that is no default of workers.
+    fn not_of_all(&self, name: &str) -> Option<String> {
+        let of_worker = format!("worker.{name}");
+        let of_tls = name.strip_prefix("tls_").map(|name| format!("upstream_tls.{name}"));
+        let knows = |path: &str| self.known.contains(&path);
+        if let Some(path) = of_tls.filter(|path| knows(path)) {
+            return Some(format!("`{path}` holds for all workers"));
+        }
+        knows(&of_worker).then(|| format!("`{of_worker}` is a key of a single worker"))
     }
 
     /// Converts a byte range to line and column.

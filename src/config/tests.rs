@@ -186,6 +186,8 @@ slow = "5s"
 format = "{status} {path}"
 level = "debug"
 [traces]
+ca = "../../tests/data/tls/router.pem"
+headers_file = "../../tests/data/trace_fields"
 endpoint = "http://127.0.0.1:4318"
 sample_per_million = 7
 asked_per_second_max = 8
@@ -228,6 +230,12 @@ kv_host = "10.0.0.3"
 kv_port = 5601
 kv_tp_size = 2
 kv_pp_size = 3
+[worker_defaults]
+api_key_file = "../../tests/data/worker_key"
+engine = "vllm"
+model_dir = "../../tests"
+concurrency_max = 8
+health_path = "/h"
 [session]
 fields = ["x-user"]
 members = ["user"]
@@ -254,8 +262,9 @@ address = "127.0.0.1:8081"
 tls = false
 "#;
 
-/// The one key that goes with no `nats.url`.
-fn with_peers(mut config: Config) -> Config {
+/// The keys that exclude another key of the text.
+fn with_the_rest(mut config: Config) -> Config {
+    config.worker_defaults.api_key = Some("secret".to_owned());
     config.replicas.peers = vec!["http://10.0.0.3:9090".to_owned()];
     config
 }
@@ -301,7 +310,7 @@ fn every_key_is_read() {
         }
     };
     Config::default().each(|key, setting| note(true, key, setting));
-    with_peers(config.clone()).each(|key, setting| note(false, key, setting));
+    with_the_rest(config.clone()).each(|key, setting| note(false, key, setting));
 
     // What is printed reads back to the same, but for the secret.
     let printed = to_toml(&config);
@@ -366,7 +375,7 @@ fn a_reload_applies_every_key_but_these() {
     let mut kept: Vec<_> = kept.map(|entry| entry.key.path).chain(["listener"]).collect();
     kept.sort_unstable();
     assert_eq!(kept, KEPT);
-    let wanted = with_peers(Config::from_toml(EVERY_KEY).unwrap());
+    let wanted = with_the_rest(Config::from_toml(EVERY_KEY).unwrap());
     let mut running = Config { tls: wanted.tls.clone(), ..Config::default() };
     let changes = running.take_over(&wanted);
     let is_of_table = |path: &str| !path.starts_with("worker.") && !path.starts_with("listener.");

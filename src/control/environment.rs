@@ -15,6 +15,9 @@ pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Files or keys of TLS to workers, as a changed key of the configuration.
 pub(super) const UPSTREAM_TLS: &str = "upstream_tls";
 
+/// Files with keys of workers, as a changed key of the configuration.
+pub(super) const WORKER_KEYS: &str = "worker.api_key_file";
+
 /// Parts that the owners share. Only a reload changes a field, the configuration.
 pub(super) struct Environment {
     pub(super) config: Arc<Config>,

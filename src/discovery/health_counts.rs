@@ -11,6 +11,8 @@ pub(super) struct HealthCounts {
     recovered: bool,
     /// A log line already reported that the worker is unreachable or busy.
     pub(super) complained: bool,
+    /// Last reported reason why the worker is not up.
+    pub(super) trouble: String,
 }
 
 /// Consequence of a failed check.

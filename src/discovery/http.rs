@@ -392,7 +392,7 @@ impl Asker {
             if is_own_lack(&error) {
                 return AskError::OutOfSockets { path };
             }
-            let cause = innermost(&error);
+            let cause = in_plain_words(innermost(&error));
             match error.is_connect() && !error.is_timeout() {
                 true => AskError::Refused { path, cause },
                 false => AskError::Failed { path, cause },
@@ -440,6 +440,18 @@ fn text(body: Vec<u8>) -> String {
 fn is_own_lack(error: &dyn std::error::Error) -> bool {
     let mut chain = std::iter::successors(error.source(), |error| error.source());
     chain.any(|error| error.downcast_ref::<io::Error>().is_some_and(is_out_of_sockets))
+}
+
+/// Names a wrong scheme of the URL, which libraries report by the first odd bytes.
+fn in_plain_words(cause: String) -> String {
+    if cause.contains("InvalidContentType") {
+        return "it does not speak TLS: write `url` with http://".to_owned();
+    }
+    if cause.contains("invalid HTTP version parsed") {
+        return "it does not speak HTTP/1.1; if it speaks TLS, write `url` with https://"
+            .to_owned();
+    }
+    cause
 }
 
 /// The most specific error: the last of the chain.

@@ -27,6 +27,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
+/// Longest reason that the router keeps of a worker that is not up.
+const TROUBLE_CHARS_MAX: usize = 512;
 /// Pause after a failed description; grows by half up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -62,6 +64,13 @@ pub enum ProbeNotice {
         worker: WorkerIndex,
         /// Result of its registry.
         registration: Registration,
+    },
+    /// Why the worker is not up.
+    Trouble {
+        /// Index of the worker.
+        worker: WorkerIndex,
+        /// Path and status or error of the last query.
+        error: String,
     },
     /// Result of health checks.
     State {
@@ -146,6 +155,8 @@ impl ProbeFactory {
     #[must_use]
     pub fn one(&self, index: WorkerIndex, worker: &WorkerConfig) -> Option<Probe> {
         let config = &self.config;
+        // The fleet logs the fault of a key file.
+        let worker = config.with_defaults(worker).config;
         let url = WorkerUrl::parse(&worker.url).ok()?;
         let configured =
             config.workers.iter().filter_map(|other| WorkerUrl::parse(&other.url).ok());
@@ -156,8 +167,8 @@ impl ProbeFactory {
             name: Lookup::new(&url.host, url.port),
             subject: ProbedWorker {
                 index,
-                config: worker.clone(),
                 engine: worker.engine.unwrap_or(config.engine),
+                config: worker,
                 taken_ports: others.map(|other| other.port).collect(),
                 model_dir: config.model_dir.clone(),
                 was_up: false,
@@ -214,7 +225,7 @@ impl Probe {
             match self.describe(registrar, true).await {
                 Ok(described) => return described,
                 Err(error) if reached.is_up() => self.failed(reached, &error, false).await,
-                Err(error) => self.unreachable(reached, &error),
+                Err(error) => self.unreachable(reached, &error).await,
             }
             sleep(pause).await;
             pause = (pause * 3 / 2).min(RETRY_MAX);
@@ -357,6 +368,7 @@ impl Probe {
             return;
         }
         info!(worker = self.worker(), "worker is up");
+        reached.trouble.clear();
         self.report_state(WorkerState::Up).await;
     }
 
@@ -365,7 +377,8 @@ impl Probe {
         let lives = self.signs.were_within(checked, self.subject.index);
         let is_busy = lives && !is_refused;
         match reached.bad(&self.health, is_busy) {
-            BadCheck::Counted => {}
+            BadCheck::Counted if reached.is_up() => {}
+            BadCheck::Counted => self.unreachable(reached, &error.to_string()).await,
             BadCheck::Excused => warn!(
                 worker = self.worker(),
                 %error,
@@ -373,7 +386,9 @@ impl Probe {
             ),
             BadCheck::Down => {
                 warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
+                reached.complained = true;
                 self.report_state(WorkerState::Down).await;
+                self.report_trouble(reached, &error.to_string()).await;
             }
         }
     }
@@ -417,7 +432,7 @@ impl Probe {
 
     /// Name of the worker in the log.
     pub(super) fn worker(&self) -> &str {
-        &self.subject.config.url
+        self.subject.config.name.as_deref().unwrap_or(&self.subject.url.authority)
     }
 
     /// For queries that a busy engine answers late.
@@ -431,19 +446,43 @@ impl Probe {
     }
 
     /// Logs once per outage why a worker cannot be described.
-    fn unreachable(&self, reached: &mut HealthCounts, error: &str) {
+    async fn unreachable(&self, reached: &mut HealthCounts, error: &str) {
+        let worker = self.worker();
         if std::mem::replace(&mut reached.complained, true) {
-            debug!(worker = self.worker(), error, "worker still not reached");
+            debug!(worker, error, "worker still not reached");
         } else {
-            warn!(
-                worker = self.worker(),
-                error, "worker not reached: it takes no traffic; trying on"
-            );
+            let help = help_for(error);
+            warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
         }
+        self.report_trouble(reached, error).await;
+    }
+
+    /// Reports why the worker is not up, once for each reason.
+    async fn report_trouble(&self, reached: &mut HealthCounts, error: &str) {
+        if reached.trouble == error {
+            return;
+        }
+        error.clone_into(&mut reached.trouble);
+        let error = error.chars().take(TROUBLE_CHARS_MAX).collect();
+        let _ = self.notices.send(ProbeNotice::Trouble { worker: self.subject.index, error }).await;
     }
 
     async fn report_state(&self, state: WorkerState) {
         let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
+    }
+}
+
+/// What an operator does about a worker that is not up.
+fn help_for(error: &str) -> &'static str {
+    match error {
+        _ if error.contains("status 401") || error.contains("status 403") => {
+            "set `api_key_file` of the worker, or of `[worker_defaults]`"
+        }
+        _ if error.contains("status 404") => {
+            "no engine answers there: correct `url`, or set `health_path`"
+        }
+        _ if error.contains("status ") => "read the log of the engine",
+        _ => "start it, or correct its `url`",
     }
 }
 

@@ -20,6 +20,9 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
+/// Environment variable of a process that `forebay upgrade` has started.
+pub const OF_UPGRADE: &str = "FOREBAY_UPGRADE";
+
 /// Timeout of a peer's request. Short, because other peers wait meanwhile.
 const FIRST_LINE_MAX: Duration = Duration::from_secs(1);
 /// Timeout of a line that a peer sends without work.
@@ -164,7 +167,12 @@ impl HostThread {
 
     fn give(&self, successor: UnixStream, peer: Pid) -> io::Result<Option<Successor>> {
         let stream = &successor;
-        info!(process = peer.as_raw_nonzero().get(), "a new process takes over");
+        let process = peer.as_raw_nonzero().get();
+        if self.upgrade.is_some() {
+            info!(process, "a new process takes over");
+        } else {
+            warn!(process, "a process that no upgrade has started takes over: this one drains");
+        }
         let sockets: Vec<_> = self.setup.sockets.iter().map(AsFd::as_fd).collect();
         write_line(stream, &sockets.len().to_string())?;
         send_files(stream, &sockets)?;
@@ -193,7 +201,8 @@ impl HostThread {
             return write_line(&requester, "failed another upgrade is under way");
         }
         let Program { path, arguments } = &self.setup.program;
-        let started = Command::new(path).args(arguments).stdin(Stdio::null()).spawn();
+        let started =
+            Command::new(path).args(arguments).env(OF_UPGRADE, "1").stdin(Stdio::null()).spawn();
         match started {
             Ok(child) => {
                 let until = self.setup.clock.now().plus(UPGRADE_MAX);

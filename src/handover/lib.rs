@@ -31,6 +31,6 @@ mod tests;
 mod wire;
 
 pub use address::{HandoverAddress, HandoverListener};
-pub use host::{HandoverHost, HostCall, HostSetup, Program};
+pub use host::{HandoverHost, HostCall, HostSetup, OF_UPGRADE, Program};
 pub use previous_process::PreviousProcess;
 pub use takeover::{TakeError, TakenProcess, take, take_models, upgrade};

@@ -30,6 +30,12 @@ impl LinkReader {
         Self { receiver, opening: None }
     }
 
+    /// True if the connection speaks TLS.
+    #[must_use]
+    pub const fn is_secure(&self) -> bool {
+        self.opening.is_some()
+    }
+
     pub(crate) fn secure(&mut self, session: SharedSession) {
         let pool = forebay_net::buffers();
         self.opening = Some(Opening { session, pool, is_in_place: false });

@@ -6,6 +6,7 @@ use super::format::{RecordingEnd, RecordingError, RecordingHeader};
 use super::message::RecordedMessage;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Most bytes of a read.
@@ -28,7 +29,8 @@ impl FileWriter {
     pub fn create(path: &Path, header: &RecordingHeader) -> io::Result<Self> {
         let mut out = Vec::new();
         header.encode(&mut out).map_err(invalid)?;
-        let file = File::create_new(path)?;
+        // Hashes of prompts and names of models are for the user alone.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let chunks = Some(ChunkWriter::new(header.sources.len()));
         let mut writer = Self { file, chunks, out, written_bytes: 0 };
         writer.write_out()?;

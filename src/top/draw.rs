@@ -91,7 +91,7 @@ impl App {
         let figures = &view.figures;
         let in_flight: f64 = view.rows.iter().filter_map(|row| row.load.in_flight).sum();
         format!(
-            "{} requests/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
+            "{} answered/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
              p99 {}  {} refused/s  {} in cache  {} ranks",
             rate(figures.answered_per_s),
             seconds(figures.ttft_p50_s),
@@ -174,6 +174,7 @@ impl App {
             format!("  models {}", row.names.models.join(", ")),
             format!("  block size {}  KV events {}", count(row.load.block_size), known(&row.feed)),
             format!("  waits for {}", known(&row.waits_for)),
+            format!("  not up, for {}", known(&row.error)),
         ];
         facts.extend(row.figures.iter().map(|(name, value)| format!("  {name} {value}")));
         for (fact, y) in facts.iter().take(usize::from(lines)).zip(2_u16..) {

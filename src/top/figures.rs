@@ -113,7 +113,7 @@ impl RecentSnapshots {
             (whole > 0.0).then(|| (held / whole).clamp(0.0, 1.0))
         });
         FigureLine {
-            answered_per_s: self.rate(|kept| Some(kept.answered)),
+            answered_per_s: self.rate(|kept| Some(kept.answered - kept.refused)),
             refused_per_s: self.rate(|kept| Some(kept.refused)),
             ttft_p50_s: self.quantile("first_byte", 0.5),
             ttft_p99_s: self.quantile("first_byte", 0.99),

@@ -43,6 +43,8 @@ pub(crate) struct RankRow {
     pub(crate) names: RankNames,
     pub(crate) state: RowState,
     pub(crate) waits_for: Option<String>,
+    /// Why the worker is not up.
+    pub(crate) error: Option<String>,
     pub(crate) load: RowLoad,
     pub(crate) feed: Option<String>,
     /// Remaining time of the rejection window of the rank's pool.
@@ -138,7 +140,8 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
             role: places.role.get(place).map_or_else(String::new, |role| clean(role)),
         },
         state: state(worker, &at),
-        waits_for: worker.waits_for.as_deref().map(clean),
+        waits_for: worker.reasons.waits_for.as_deref().map(clean),
+        error: worker.reasons.error.as_deref().map(clean),
         load: RowLoad {
             in_flight: at("in_flight"),
             limit: limit.or_else(|| positive(&places.running_max)),
@@ -161,7 +164,7 @@ fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> Row
     let is = |name| at(name).is_some_and(|value| value > 0.0);
     match worker.state.as_str() {
         _ if worker.draining => RowState::Draining,
-        "up" if worker.waits_for.is_some() => RowState::Registering,
+        "up" if worker.reasons.waits_for.is_some() => RowState::Registering,
         "up" if is("breaker_open") => RowState::Breaker,
         "up" if is("rank_busy") => RowState::Busy,
         "up" => RowState::Up,

@@ -51,6 +51,15 @@ pub(crate) struct WholePart {
     pub(crate) ranks: Places,
 }
 
+/// Why a worker is not used.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WorkerReasons {
+    pub(crate) waits_for: Option<String>,
+    /// Why the worker is not up.
+    pub(crate) error: Option<String>,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ShownWorker {
@@ -60,7 +69,8 @@ pub(crate) struct ShownWorker {
     pub(crate) engine: String,
     pub(crate) state: String,
     pub(crate) draining: bool,
-    pub(crate) waits_for: Option<String>,
+    #[serde(flatten)]
+    pub(crate) reasons: WorkerReasons,
     pub(crate) models: Vec<String>,
 }
 

@@ -50,7 +50,7 @@ fn a_frame_says_what_the_snapshots_say() {
     let frame = text(&app, 150);
     for wanted in [
         "forebay 1.2.3 kv  DEGRADED: 1 of 3 workers not up",
-        "10.0 requests/s",
+        "10.0 answered/s",
         "3 queued",
         "3 ranks",
         "25%",

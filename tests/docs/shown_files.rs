@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Paths of the pages, and files of the tree in their place.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
+    ("/etc/forebay/engine-key", "tests/data/worker_key"),
+    ("/etc/forebay/trace-fields", "tests/data/trace_fields"),
     ("/var/lib/models/Qwen3-8B", "tests"),
     ("/var/lib/forebay", "/tmp"),
     ("/etc/forebay/keys.toml", "tests/data/api_keys/two.toml"),

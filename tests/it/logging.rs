@@ -127,7 +127,11 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
         let cached = r#""prompt_tokens_details":{"cached_tokens":4}"#;
         let usage = format!(r#""usage":{{"prompt_tokens":7,"completion_tokens":3,{cached}}}"#);
         let whole = format!("{{\"id\":\"c\",{usage}}}");
-        let is_cut = String::from_utf8_lossy(&seen.body).contains("cut");
+        let body = String::from_utf8_lossy(&seen.body).into_owned();
+        if body.contains("lost") {
+            return false;
+        }
+        let is_cut = body.contains("cut");
         let sent = if is_cut { &whole[..9] } else { &whole };
         let length = whole.len();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{sent}");
@@ -139,14 +143,14 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
         worker.url()
     ));
     until("it is ready", || get(router.admin, "/readyz").status == 200);
-    for prompt in ["whole", "cut"] {
+    for prompt in ["whole", "cut", "lost"] {
         let mut client = Client::connect(router.listen);
         let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
         client.send(&post("/v1/completions?key=secret", body.as_bytes()));
-        if prompt == "whole" {
-            assert_eq!(client.reply().status, 200);
-        } else {
-            client.bytes(1 << 16);
+        match prompt {
+            "whole" => assert_eq!(client.reply().status, 200),
+            "lost" => assert_eq!(client.reply().status, 502),
+            _ => drop(client.bytes(1 << 16)),
         }
     }
     let of = |log: &str| -> Vec<serde_json::Value> {
@@ -157,9 +161,9 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
             })
             .collect()
     };
-    until("both are in the log", || of(&router.log()).len() == 2);
+    until("all are in the log", || of(&router.log()).len() == 3);
     let log = router.log();
-    let [whole, cut] = &of(&log)[..] else { panic!("{log}") };
+    let [whole, cut, lost] = &of(&log)[..] else { panic!("{log}") };
     assert_eq!((&whole["outcome"], &whole["method"]), (&"answered".into(), &"POST".into()));
     assert_eq!(whole["because"], "only_candidate");
     let tokens = ["prompt_tokens", "cached_tokens", "output_tokens"].map(|name| &whole[name]);
@@ -168,6 +172,9 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
     assert!(times.iter().all(|name| whole[name].is_u64()), "{log}");
     assert_eq!((&cut["outcome"], cut["output_tokens"].is_null()), (&"cut".into(), true), "{log}");
     assert!(cut["cause"].as_str().unwrap().contains("closed"), "{log}");
+    assert_eq!((&lost["outcome"], &lost["status"]), (&"upstream-failed".into(), &502.into()));
+    let name = worker.address.to_string();
+    assert!(lost["cause"].as_str().unwrap().contains(&name), "{log}");
     assert!(!log.contains("secret"), "{log}");
 }
 

@@ -58,6 +58,7 @@ mod model_names;
 mod other_models;
 mod overload;
 mod outliers;
+mod orders;
 mod own_answers;
 mod peers;
 mod pair_blame;

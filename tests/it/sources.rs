@@ -1,7 +1,7 @@
 //! Workers that come and go by themselves: a file that is looked at, and host names.
 
 use crate::rig::truth::get;
-use crate::rig::{ASK, Client, RouterProcess, Worker, post, until};
+use crate::rig::{ASK, Client, Reply, RouterProcess, Worker, admin_post, post, until};
 use crate::upgrade::Second;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::path::Path;
@@ -76,6 +76,10 @@ fn a_file_brings_workers_and_takes_them() {
     for (count, broken) in broken.into_iter().enumerate() {
         replace(&file, broken);
         until("that is said", || router.logged("nothing learnt of workers") == count + 1);
+        let readiness = get(router.admin, "/readyz");
+        assert_eq!(readiness.status, 200, "it serves on");
+        let concern = "1 source of workers cannot be read";
+        assert!(readiness.text().contains(concern), "{}", readiness.text());
         assert!(has(0) && has(1) && has(2));
     }
     std::fs::remove_file(&file).unwrap();
@@ -151,4 +155,65 @@ fn a_removed_worker_of_a_file_stays_away_from_the_next_process() {
     until("nobody is expected", || !kept().contains(&b));
     replace(&file, &[table(&first), table(&second)].concat());
     until("it serves", || served_by(&router) == b);
+}
+
+/// What a reload answers.
+fn reloaded(router: &RouterProcess) -> Reply {
+    let mut client = Client::connect(router.admin);
+    client.send(&admin_post("/admin/reload", b""));
+    client.reply()
+}
+
+fn has_key(head: &str, key: &str) -> bool {
+    head.to_ascii_lowercase().contains(&format!("authorization: bearer {key}\r\n"))
+}
+
+/// A key in a file reaches listed and discovered workers, and another key with the next reload.
+#[test]
+fn workers_of_every_source_get_the_default_key_and_its_successor() {
+    let workers = [(); 2].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "first-key\n").unwrap();
+    let file = folder.path().join("workers.toml");
+    std::fs::write(&file, table(&workers[1])).unwrap();
+    let discovery = format!("file = {file:?}\n[worker_defaults]\napi_key_file = {key:?}\n");
+    let router = start(&discovery, &table(&workers[0]));
+    let all_get = |key: &str| {
+        let mut gets = [false; 2];
+        until("each worker gets the key", || {
+            let served = served_by(&router);
+            let is_it = |worker: &Worker| served == worker.address.to_string();
+            let place = workers.iter().position(is_it).unwrap();
+            gets[place] = has_key(&workers[place].next().head, key);
+            gets == [true; 2]
+        });
+    };
+    all_get("first-key");
+    std::fs::write(&key, "second-key\n").unwrap();
+    let reply = reloaded(&router).text();
+    assert!(reply.contains("\"applied\":[\"worker.api_key_file\"]"), "{reply}");
+    all_get("second-key");
+    std::fs::remove_file(&key).unwrap();
+    let refused = reloaded(&router);
+    assert!(refused.status == 400 && refused.text().contains("api_key_file"), "{}", refused.text());
+    all_get("second-key");
+    assert!(!router.log().contains("first-key") && !router.log().contains("second-key"));
+}
+
+#[test]
+fn workers_of_a_name_are_asked_with_the_default_key() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "first-key\n").unwrap();
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[health]\ninterval = \"100ms\"\n[worker_defaults]\napi_key_file = {key:?}\n\
+         [discovery]\ndns = [\"http://localhost:{}\"]\n",
+        worker.address.port()
+    ));
+    until("it is asked with the key", || has_key(&worker.next().head, "first-key"));
+    std::fs::write(&key, "second-key\n").unwrap();
+    assert!(reloaded(&router).text().contains("worker.api_key_file"));
+    until("it is asked with the other key", || has_key(&worker.next().head, "second-key"));
 }

@@ -6,8 +6,8 @@ use crate::rig::pairs::{ask_with, ready_pair};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, chunk, stream_of};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{
-    ASK, Client, Gate, Reply, RouterProcess, Worker, config, metric, port_for_later, post, router,
-    until,
+    ASK, Certificates, Client, Gate, Pair, Reply, RouterProcess, TlsFront, Worker, config, metric,
+    port_for_later, post, router, until,
 };
 use forebay::config::{Config, TracesConfig};
 use forebay::server::ServerHandle;
@@ -123,6 +123,32 @@ fn a_clients_trace_goes_on_and_its_word_counts() {
     assert!(head.contains(state), "{head}");
     assert!(!head.contains(SPAN), "one context, not two: {head}");
     assert_eq!(metric(&handle, "forebay_traces_total"), 1.0);
+}
+
+/// Header fields come from a file, and the collector's certificate is checked.
+#[test]
+fn a_collector_behind_tls_gets_the_fields_of_the_file() {
+    let worker = Worker::json("{}");
+    let collector = Worker::json("{}");
+    let certificates = Certificates::new();
+    let front = TlsFront::of(collector.address, &certificates.sign("c", &["localhost"]));
+    let url = format!("https://localhost:{}", front.address.port());
+    let mut config = Config { traces: traces(url, MILLION), ..config(&[&worker]) };
+    config.traces.headers_file = Some("tests/data/trace_fields".into());
+    config.traces.ca = Some(certificates.ca());
+    let Pair { cert, key } = certificates.sign("router", &["localhost"]);
+    config.tls.cert = Some(cert);
+    config.tls.key = Some(key);
+    let router = router(config);
+    let mut client = Client::connect_tls(router.listen, &certificates.client(), "localhost");
+    client.send(&post("/v1/completions", ASK));
+    assert_eq!(client.reply().status, 200);
+    let export = collector.next();
+    let head = export.head.to_ascii_lowercase();
+    assert!(head.contains("authorization: bearer key-of-the-collector\r\n"), "{head}");
+    let spans = String::from_utf8(export.body).unwrap();
+    let scheme = r#"{"key":"url.scheme","value":{"stringValue":"https"}}"#;
+    assert!(spans.contains(scheme), "{spans}");
 }
 
 #[test]

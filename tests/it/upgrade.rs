@@ -104,6 +104,7 @@ fn a_second_start_takes_over_without_a_lost_request() {
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
     drop((kept, stream));
     assert!(first.ended().success());
+    assert_eq!(first.logged("a process that no upgrade has started takes over"), 1);
     assert_eq!(get(admin, "/readyz").status, 200);
     assert_eq!(get(listen, "/health").status, 200);
     assert_eq!(ask_once(listen), Fate::Answered);

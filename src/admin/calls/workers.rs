@@ -43,6 +43,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),
         "role": roles::role_of(fleet, index),
+        "error": (sources.error)(index),
         "waits_for": (sources.waits_for)(index),
         "models": models_of(fleet, index),
         "load_source": (sources.load_source)(index).map(ReportSource::word),

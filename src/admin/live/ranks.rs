@@ -87,6 +87,7 @@ pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
             "draining": worker.state.is_draining(),
             "role": roles::role_of(fleet, index),
             "waits_for": (sources.waits_for)(index),
+            "error": (sources.error)(index),
             "models": models_of(fleet, index),
         })
     };

@@ -42,6 +42,9 @@ catalogue! {
         /// Tokens that engines have computed, by tenant, as engines count them, else estimated;
         /// `prompt` includes `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"];
+        /// Requests by tenant: answered, refused with 429, failed (5xx or cut), or left by the
+        /// client.
+        TENANT_REQUESTS = Counter "tenant_requests_total" ["tenant", "result"];
         /// Requests that a tenant with `requests_per_minute` may send now.
         TENANT_REQUESTS_LEFT = Gauge "tenant_requests_left" ["tenant"];
         /// Tokens that a tenant with `tokens_per_minute` may use now.
@@ -50,6 +53,8 @@ catalogue! {
         TENANT_IN_FLIGHT = Gauge "tenant_in_flight" ["tenant"];
         /// Time per stage.
         STAGE_SECONDS = Histogram "stage_seconds" ["stage"];
+        /// Answers cut because the rank failed in the middle, by rank.
+        RANK_CUTS = Counter "rank_cuts_total" ["worker", "dp_rank"];
         /// Time from the end of a request to the first byte of its stream, by model.
         TTFT_SECONDS = Histogram "ttft_seconds" ["model"];
         /// The same by rank, without buckets.

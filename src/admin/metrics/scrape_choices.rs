@@ -11,10 +11,11 @@ use forebay_select::ChoiceReason;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-static RANK_COUNTERS: [(&Metric, RankCount); 3] = [
+static RANK_COUNTERS: [(&Metric, RankCount); 4] = [
     (&catalogue::OVERLAP_BYTES, RankCount::OverlapBytes),
     (&catalogue::CACHED_TOKENS, RankCount::CachedTokens),
     (&catalogue::COMPUTED_TOKENS, RankCount::ComputedTokens),
+    (&catalogue::RANK_CUTS, RankCount::CutAnswers),
 ];
 
 pub(crate) fn choices(sources: &ScrapeSources<'_>, text: &mut MetricsText) {

@@ -2,10 +2,10 @@
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
-use crate::sources::ScrapeSources;
+use crate::sources::{ScrapeSources, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::account::Metric;
+use forebay_fleet::account::{Metric, TenantResult};
 use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantCell, TokenUsage};
 
 /// Label of requests without a tenant of their own.
@@ -36,6 +36,17 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
                 [("prompt", sum.prompt), ("cached", sum.cached), ("output", sum.output)]
             {
                 family.sample(&[("tenant", name), ("model", model), ("kind", kind)], tokens);
+            }
+        }
+    }
+    let mut family = text.open(&catalogue::TENANT_REQUESTS);
+    for (number, tenant) in fleet.tenants.all().iter().enumerate() {
+        let Some(number) = TenantIndex::try_from_index(number) else { continue };
+        let name = if &*tenant.name == ANY_TENANT { OTHER } else { &*tenant.name };
+        for result in TenantResult::ALL {
+            let count = total(sources.shards.counters, |shard| shard.ended_count(number, result));
+            if count > 0 {
+                family.sample(&[("tenant", name), ("result", result.name())], count);
             }
         }
     }

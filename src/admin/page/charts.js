@@ -11,12 +11,12 @@ const refused = (one) => sumOf(one.rejected_total);
 /** Name, metric, and what is shown: a value, a text, a second line. */
 const FIGURES = [
   {
-    name: "Requests/s",
-    tip: "Rate of forebay_requests_total, over 5 s",
+    name: "Answered/s",
+    tip: "Rate of forebay_requests_total less forebay_rejected_total, over 5 s",
     total: ["requests_total", (recent) => requests(recent.newest)],
-    read: (recent) => recent.rate(requests),
+    read: (recent) => recent.rate((one) => requests(one) - refused(one)),
     show: rate,
-    note: (recent) => `${count(requests(recent.newest))} since the start`,
+    note: (recent) => `${count(requests(recent.newest))} asked since the start`,
   },
   {
     name: "Time to first token",

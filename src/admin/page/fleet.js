@@ -251,9 +251,10 @@ function workerRow(worker) {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
-    note: `${worker.role === "both" ? "" : `${worker.role} · `}${worker.models.join(", ")}`,
+    note: own !== "up" && worker.error ? worker.error : `${worker.role === "both" ? "" : `${worker.role} · `}${worker.models.join(", ")}`,
     tip: `${worker.url}\n${worker.engine}, role ${worker.role}\n`
-      + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`,
+      + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
+      + (worker.error ? `\nnot up: ${worker.error}` : ""),
     state: own === "up" && of.length === 1 ? of[0].state : own,
     hasTrouble: troubled.length > 0,
     limit: of.every((rank) => rank.limit) ? sum(of.map((rank) => rank.limit)) : 0,

@@ -2,7 +2,7 @@
 
 use super::machine::MachineFacts;
 use crate::cli::findings;
-use crate::cli::process::{failed, run_local};
+use crate::cli::process::{failed, plain, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
@@ -119,7 +119,8 @@ fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     let wanted = configured.map_or(config.load.source, |worker| config.load_source(worker));
     let running_max = found.ranks.first().and_then(|rank| rank.running_max).unwrap_or(0);
     let engine = EngineLimits { running_max, reports_load: found.reports_load(wanted) };
-    let own = configured.and_then(|worker| worker.concurrency_max);
+    let usual = config.worker_defaults.concurrency_max;
+    let own = configured.and_then(|worker| worker.concurrency_max).or(usual);
     PlacesLimit::of(&config.flow, own, found.role, engine)
 }
 
@@ -136,11 +137,6 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
         return Ok(());
     }
     writeln!(out, "{}", plain(&format!("{name}: is {about}")))
-}
-
-/// Replaces control characters: text from workers must not steer the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 /// Workers of each name of `discovery.dns`, or the fault.

@@ -1,7 +1,8 @@
-//! `forebay explain`: the hit ladder of a recording.
+//! `forebay explain`: a request at a running router, or the hit ladder of a recording.
 
-use crate::cli::process::failed;
-use clap::Args;
+use crate::cli::orders::overlap::OverlapArgs;
+use crate::cli::process::{failed, run_local};
+use clap::{ArgGroup, Args};
 use forebay_record::{
     FileReader, HitLadder, LadderMaker, LadderSurvey, RUNGS, RequestNote, STEPS, inspect,
 };
@@ -10,23 +11,33 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Flags of which a call needs exactly 1.
+const SUBJECTS: [&str; 4] = ["recording", "body", "message", "prompt"];
+
 /// Flags of the command `forebay explain`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("subject").required(true).args(SUBJECTS))]
 #[command(after_help = "Examples:\n  \
+    forebay explain --model Qwen/Qwen3-8B --message 'Where is the log?'\n  \
+    forebay explain --body body.json --router http://gateway:9090\n  \
     forebay record --router http://127.0.0.1:9090 --seconds 600 --out day.kvrec\n  \
     forebay explain --recording day.kvrec\n\n\
-    Each rung replays the prompts with one restriction more than the rung above. The steps\n\
-    between the rungs add up to what is missing. See docs/operate/hit-rate.md.")]
+    With a request, the router explains its choice and sends nothing to a worker.\n\
+    Each rung of a recording replays the prompts with a restriction more than the rung\n\
+    above. Steps between the rungs add up to what is missing. See docs/operate/hit-rate.md.")]
 pub(crate) struct ExplainArgs {
     /// A file of `forebay record --router`
     #[arg(long, value_name = "FILE")]
-    recording: PathBuf,
+    recording: Option<PathBuf>,
     /// Tokens that the cache of a rank holds, where its engine does not tell
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "recording",
+          value_parser = clap::value_parser!(u64).range(1..))]
     kv_tokens: Option<u64>,
-    /// Print the ladder as JSON
+    /// Print the answer as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    request: OverlapArgs,
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
@@ -37,7 +48,9 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 pub(crate) fn explained(args: &ExplainArgs, out: &mut impl Write) -> Result<(), String> {
-    let path = &args.recording;
+    let Some(path) = &args.recording else {
+        return run_local(args.request.report(args.json, out)).and_then(|done| done);
+    };
     inspect(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut survey = LadderSurvey::default();
     each_note(path, |note| survey.take(note))?;

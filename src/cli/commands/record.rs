@@ -3,7 +3,8 @@
 
 use crate::cli::logging;
 use crate::cli::process::{failed, run_local, signalled};
-use crate::cli::router_stream::{RouterStream, StreamFiles, cause};
+use crate::cli::router_client::{RouterClient, RouterFiles, cause};
+use crate::cli::router_stream::RouterStream;
 use clap::Args;
 use forebay_config::LogConfig;
 use forebay_record::{MESSAGE_BYTES_MAX, RecordSource, Recorded, RequestSource, record};
@@ -85,7 +86,8 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
     let stream = args.router.as_ref().map(|router| {
         let token = args.token_file.as_deref();
         let ca = args.ca_file.as_deref();
-        RouterStream::new(router, "/debug/requests", StreamFiles { token, ca })
+        let client = RouterClient::new(router, RouterFiles { token, ca });
+        client.map(|client| RouterStream::new(client, "/debug/requests"))
     });
     let stream = stream.transpose()?;
     let recorded = run_local(async {

@@ -2,12 +2,12 @@
 //! terminal.
 
 use crate::cli::process::{finish, run_local};
-use crate::cli::router_stream::{RouterStream, SILENCE_MAX, StreamFiles, cause, silent};
+use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause};
+use crate::cli::router_stream::{RouterStream, silent};
 use clap::Args;
 use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -30,18 +30,11 @@ const TEXT_COLUMNS: u16 = 132;
     enter shows all of one rank, q quits. NO_COLOR turns colors off.\n\
     The token may also stand in FOREBAY_ADMIN_TOKEN.")]
 pub(crate) struct TopArgs {
-    /// Admin address of the router
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
-    router: String,
+    #[command(flatten)]
+    router: RouterArgs,
     /// Print one frame with all ranks as text, and end
     #[arg(long)]
     once: bool,
-    /// File with the token of `admin_read_token_file` or `admin_token_file`
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Authorities of the router's certificate [default: those of the system]
-    #[arg(long, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
 }
 
 /// Events of the command.
@@ -54,8 +47,7 @@ enum Wakeup {
 
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let shown = checked(args).and_then(|stream| {
-        let run =
-            async { if args.once { once(&stream, args).await } else { watch(stream, args).await } };
+        let run = async { if args.once { once(&stream).await } else { watch(stream).await } };
         run_local(run)?
     });
     finish(shown)
@@ -63,9 +55,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 
 /// The stream that the flags select, or the fault of the flags.
 pub(crate) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
-    let token = args.token_file.as_deref();
-    let ca = args.ca_file.as_deref();
-    RouterStream::new(&args.router, "/live", StreamFiles { token, ca })
+    Ok(RouterStream::new(args.router.client()?, "/live"))
 }
 
 /// Passes each snapshot to `take`, until it returns false.
@@ -91,8 +81,8 @@ async fn snapshots(
 }
 
 /// Waits for two snapshots, since rates need both.
-async fn once(stream: &RouterStream, args: &TopArgs) -> Result<(), String> {
-    let mut app = App::new(&args.router, false);
+async fn once(stream: &RouterStream) -> Result<(), String> {
+    let mut app = App::new(stream.router(), false);
     let followed = snapshots(stream, async |snapshot| {
         app.update(&snapshot);
         !app.has_rates()
@@ -102,7 +92,7 @@ async fn once(stream: &RouterStream, args: &TopArgs) -> Result<(), String> {
     written.map_err(|error| format!("cannot write the frame: {error}"))
 }
 
-async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
+async fn watch(stream: RouterStream) -> Result<(), String> {
     let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (sender, wakeups) = channel(WAKEUPS_MAX);
     let mut terminal = TerminalGuard::new(io::stdout())
@@ -113,7 +103,7 @@ async fn watch(stream: RouterStream, args: &TopArgs) -> Result<(), String> {
         keys(|key| from_keys.blocking_send(key.map_or(Wakeup::Resized, Wakeup::Key)).is_ok());
     });
     reading.map_err(|error| format!("no thread for keys: {error}"))?;
-    let app = App::new(&args.router, has_colors);
+    let app = App::new(stream.router(), has_colors);
     tokio::select! {
         ended = show(&mut terminal, app, wakeups) => ended,
         () = follow(stream, sender) => Ok(()),

@@ -39,6 +39,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.tls(config);
     check.upstream_tls(config);
     check.cores(config);
+    check.worker_defaults(&config.worker_defaults);
     check.workers(config);
     check.roles(config);
     check.kv_pools(config);
@@ -206,19 +207,11 @@ impl Check<'_> {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
             self.error(&format!("{path}.name"), what, "");
         }
-        let is_path = |path: &str| path.starts_with('/') && printable(path);
-        if let Some(health) = worker.health_path.as_deref().filter(|health| !is_path(health)) {
-            let what = format!("`health_path` {health:?} is no path");
-            self.error(&format!("{path}.health_path"), what, "write it as /health/liveliness");
-        }
-        if worker.api_key.as_deref().is_some_and(|key| key.is_empty() || !printable(key)) {
-            let what =
-                "`api_key` goes into a header field and has to be visible ASCII without spaces";
-            self.error(&format!("{path}.api_key"), what, "");
-        }
+        self.health_path(path, worker.health_path.as_deref());
+        self.key_of_worker(path, worker);
     }
 
-    fn model_dir(&mut self, path: &str, dir: &Path) {
+    pub(crate) fn model_dir(&mut self, path: &str, dir: &Path) {
         if !dir.is_dir() {
             let what = format!("`model_dir` {} is not a directory", dir.display());
             self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");

@@ -12,6 +12,7 @@ mod replicas;
 mod tls;
 mod traces;
 mod upstream;
+mod worker_keys;
 mod keys;
 #[cfg(test)]
 mod disaggregation_tests;

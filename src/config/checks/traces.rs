@@ -2,18 +2,34 @@
 
 use super::check::Check;
 use crate::sections::schema::{Config, LogConfig};
+use crate::sections::traces::TracesConfig;
+use crate::values::header_file::read_header_file;
 use crate::values::record_format::RecordFormat;
 use crate::values::url::WorkerUrl;
+use forebay_tls::read_authorities;
+use std::net::IpAddr;
 
 impl Check<'_> {
     pub(crate) fn traces(&mut self, config: &Config) {
-        let Some(endpoint) = &config.traces.endpoint else { return };
+        let TracesConfig { endpoint, ca, headers_file, .. } = &config.traces;
+        if let Some(Err(what)) = ca.as_deref().map(read_authorities) {
+            let help = "it should hold certificates of authorities in PEM";
+            self.error("traces.ca", format!("`traces.ca` {what}"), help);
+        }
+        if let Some(Err(what)) = headers_file.as_deref().map(read_header_file) {
+            let help = "write a line for each field, such as authorization: Bearer TOKEN";
+            self.error("traces.headers_file", format!("`traces.headers_file` {what}"), help);
+        }
+        let Some(endpoint) = endpoint else { return };
         let fault = match WorkerUrl::parse(endpoint) {
-            Ok(url) if url.is_tls => "https is not supported".to_owned(),
+            Ok(url) if !url.is_tls && headers_file.is_some() && !is_here(&url.host) => {
+                let what = "`traces.headers_file` goes over the network in clear text";
+                return self.warning("traces.endpoint", what, "write https://");
+            }
             Ok(_) => return,
             Err(error) => error.to_string().split(':').next().unwrap_or_default().to_owned(),
         };
-        let help = "write http://HOST:PORT of a collector near by; the collector can go on by TLS";
+        let help = "write http://HOST:PORT or https://HOST:PORT of a collector";
         self.error("traces.endpoint", format!("`traces.endpoint` {endpoint:?}: {fault}"), help);
     }
 
@@ -28,22 +44,36 @@ impl Check<'_> {
     }
 }
 
+fn is_here(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use crate::checks::test_findings::findings;
+    use crate::{ConfigText, Flags, load};
 
     #[test]
-    fn the_collector_is_a_host_in_plain_text() {
+    fn the_collector_is_a_host_and_its_files_are_read() {
         let good = "[traces]\nendpoint = \"http://127.0.0.1:4318\"\nsample_per_million = 1_000_000";
         assert!(findings(good).is_empty());
         for (endpoint, says) in [
-            ("https://c:4318", "https is not supported"),
             ("c:4318", "does not start with http"),
             ("http://c:4318/v1/traces", "a path is not supported"),
         ] {
             let found = findings(&format!("[traces]\nendpoint = \"{endpoint}\""));
             assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
         }
+        let tls = good.replace("http:", "https:");
+        assert!(findings(&tls).is_empty());
+        let lost = findings(&format!("{tls}\nheaders_file = \"/none\"\nca = \"/none\""));
+        assert!(lost.len() == 2 && lost.iter().all(|found| found.contains("/none")), "{lost:?}");
+        let fields = "../../tests/data/trace_fields";
+        let open = format!("[traces]\nendpoint = \"http://c:4318\"\nheaders_file = {fields:?}");
+        let open = format!("{open}\n[[worker]]\nurl = \"http://a:1\"\n");
+        let loaded = load(Some(ConfigText { name: "f", text: &open }), &Flags::default());
+        let open: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
+        assert!(open.len() == 1 && open[0].contains("clear text"), "{open:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod discovery;
+pub(crate) mod equipped_worker;
 pub(crate) mod flow;
 mod listening;
 mod load_source;
@@ -11,3 +12,4 @@ pub(crate) mod tls;
 pub(crate) mod traces;
 pub(crate) mod upstream;
 pub(crate) mod worker;
+pub(crate) mod worker_defaults;

@@ -8,6 +8,7 @@ use super::replicas::{NatsConfig, ReplicasConfig};
 use super::tls::{AdminTlsConfig, CertificateConfig, ListenerConfig, TlsConfig, UpstreamTlsConfig};
 use super::traces::TracesConfig;
 use super::worker::WorkerConfig;
+use super::worker_defaults::WorkerDefaultsConfig;
 use crate::keys::key::{Form, flag};
 use crate::keys::setting::Word;
 use crate::keys::table::{table, words};
@@ -52,8 +53,8 @@ table! {
             { absent: "all but the last", flag: flag("", "cores", "LIST"), reloadable: false };
         /// What the workers speak, unless a worker says otherwise.
         engine: EngineKind = EngineKind::Auto, { flag: flag("Workers", "engine", "KIND") };
-        /// Folder with `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`.
-        /// Used for workers whose engine names no folder that exists here.
+        /// Folder with `tokenizer.json`, `tokenizer_config.json`, `config.json` and
+        /// `chat_template.jinja`. Used for workers whose engine names no folder that exists here.
         model_dir: Option<PathBuf> = None,
             { absent: "the Hugging Face cache", flag: flag("Workers", "model-dir", "DIR") };
         /// File with the secret by which images in chats get names (`uuid`), so that vLLM's prompts
@@ -80,6 +81,8 @@ table! {
         admin_tls: AdminTlsConfig,
         /// `[upstream_tls]`.
         upstream_tls: UpstreamTlsConfig,
+        /// `[worker_defaults]`.
+        worker_defaults: WorkerDefaultsConfig,
         /// `[discovery]`.
         discovery: DiscoveryConfig,
         /// `[health]`.

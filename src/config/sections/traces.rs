@@ -1,13 +1,19 @@
 //! The keys about traces of requests.
 
 use crate::keys::table::table;
+use std::path::PathBuf;
 use std::time::Duration;
 
 table! {
     /// Traces of requests for a collector of OpenTelemetry.
     pub struct TracesConfig in "traces." {
-        /// Collector of OTLP over HTTP, as `http://127.0.0.1:4318`. `/v1/traces` is added.
+        /// Collector of OTLP over HTTP, as `http://127.0.0.1:4318` or `https://…`. `/v1/traces` is
+        /// added.
         endpoint: Option<String> = None, { absent: "no traces" };
+        /// PEM file with the authorities that sign the certificate of an `https://` collector.
+        ca: Option<PathBuf> = None, { absent: "those of the system" };
+        /// File with header fields for the collector, a line each: `authorization: Bearer …`.
+        headers_file: Option<PathBuf> = None, { absent: "none" };
         /// Requests of a million that are sampled, where the client has not decided.
         sample_per_million: u32 = 10_000, { range: 0..=1_000_000 };
         /// Requests of a second and shard that clients may have sampled by `traceparent`.

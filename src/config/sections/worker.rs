@@ -25,7 +25,9 @@ table! {
         /// What this worker speaks.
         engine: Option<EngineKind> = None, { absent: "top-level `engine`" };
         /// Sent to this worker as `Authorization: Bearer …`. Never printed.
-        api_key: Option<String> = None, { absent: "none", form: Form::Secret };
+        api_key: Option<String> = None, { absent: "`worker_defaults.api_key`", form: Form::Secret };
+        /// File with that key. Read again at each reload.
+        api_key_file: Option<PathBuf> = None, { absent: "`worker_defaults.api_key_file`" };
         /// Most requests in flight on each of its ranks. 0 means no limit.
         concurrency_max: Option<u32> = None, { absent: "`rank_concurrency_max`" };
         /// Data-parallel ranks, where they cannot be discovered.

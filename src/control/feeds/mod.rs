@@ -132,7 +132,7 @@ impl Feeds {
         changed: &ChangedKeys<'_>,
         fleet: &Fleet,
     ) {
-        if changed.any(&["health.", "load.", "worker.", UPSTREAM_TLS]) {
+        if changed.any(&["health.", "load.", "worker.", "worker_defaults.", UPSTREAM_TLS]) {
             self.reporter.set_age_max(config.load.age_max);
             self.loads.set_config(config.load, config.health.timeout);
             self.loads.adjust(fleet.load_plans());

@@ -62,6 +62,8 @@ pub(super) struct KnownModels {
     pub(super) news: ListNews,
     /// Places taken by names in its lists, also before restarts.
     pub(super) brought: usize,
+    /// Why the worker is not up, if it is not.
+    pub(super) trouble: Option<String>,
 }
 
 /// Changes of a worker's models by a description, for the log.
@@ -83,6 +85,7 @@ impl Default for KnownModels {
             fault: None,
             news: ListNews::default(),
             brought: 0,
+            trouble: None,
         }
     }
 }
@@ -102,7 +105,10 @@ impl KnownModels {
     }
 
     pub(super) fn take_health(&mut self, state: WorkerState) {
-        self.was_up |= state == WorkerState::Up;
+        if state == WorkerState::Up {
+            self.was_up = true;
+            self.trouble = None;
+        }
         if state == WorkerState::Down {
             self.state = self.state.after(ModelEvent::Down);
         }

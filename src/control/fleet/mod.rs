@@ -46,6 +46,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use tracing::error;
 use worker_settings::WorkerSettings;
 
 /// All workers, ranks and models, with the indices that they keep.
@@ -199,6 +200,11 @@ impl KnownWorker {
 
     /// Takes the worker's settings of the configuration, except the probe's settings.
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
+        let equipped = config.with_defaults(worker);
+        if let Some(fault) = equipped.key_fault {
+            error!(worker = &*self.shown.name, fault, "no key for the worker: mend it and reload");
+        }
+        let worker = &equipped.config;
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);
         self.configured = WorkerSettings::of(config, worker);
         self.models.is_in_file = config.workers.iter().any(|one| one.url == worker.url);
@@ -374,6 +380,17 @@ impl Fleet {
         (known.order != OperatorOrder::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
+    /// Takes the reason why a worker is not up; true if there was none.
+    pub(super) fn set_error(&mut self, worker: WorkerIndex, error: String) -> bool {
+        let Some(known) = self.workers.get_mut(worker.index()) else { return false };
+        known.models.trouble.replace(error).is_none()
+    }
+
+    /// Why the worker is not up, if it is not.
+    pub(super) fn error(&self, worker: WorkerIndex) -> Option<&str> {
+        self.workers.get(worker.index())?.models.trouble.as_deref()
+    }
+
     /// Takes the registration of a worker; true if it changed.
     pub(super) fn set_registration(&mut self, worker: WorkerIndex, now: &Registration) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
@@ -400,13 +417,23 @@ impl Fleet {
     pub(super) fn set_config(&mut self, config: Arc<Config>) {
         self.workers.iter_mut().for_each(|known| known.models.is_in_file = false);
         for worker in &config.workers {
-            let place = self.worker_at(&worker.url).map(WorkerIndex::index);
-            if let Some(known) = place.and_then(|place| self.workers.get_mut(place)) {
-                known.configure(&config, worker);
-            }
+            self.configure(&config, worker);
         }
         self.config = config;
         self.place_expected();
+    }
+
+    /// Takes the settings of a worker that the configuration does not list.
+    pub(super) fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
+        let place = self.worker_at(&worker.url).map(WorkerIndex::index);
+        if let Some(known) = place.and_then(|place| self.workers.get_mut(place)) {
+            known.configure(config, worker);
+        }
+    }
+
+    /// Keys that the workers are sent, in the order of the workers.
+    pub(super) fn keys(&self) -> Vec<Option<Arc<str>>> {
+        self.workers.iter().map(|known| known.shown.api_key.clone()).collect()
     }
 
     /// The worker of a URL, if the worker is present and uses TLS as the URL does.

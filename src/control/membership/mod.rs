@@ -24,7 +24,7 @@ use self::probes::Probes;
 use self::signs::pass_on_signs;
 use self::sources::WorkerLists;
 use self::workers_state::WorkersState;
-use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
+use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_base::{NanosSinceStart, WorkerIndex};
@@ -43,12 +43,13 @@ use tokio::sync::{Notify, mpsc};
 use tracing::{error, warn};
 
 /// Keys that probes depend on.
-const OF_PROBES: [&str; 7] = [
+const OF_PROBES: [&str; 8] = [
     "health.",
     "model_dir",
     "engine",
     "image_key_file",
     "worker.",
+    "worker_defaults.",
     "timeouts.connect",
     UPSTREAM_TLS,
 ];
@@ -118,6 +119,11 @@ impl Membership {
         snapshot
     }
 
+    /// Sources of workers that cannot be read, without their names.
+    pub(super) fn unread_sources(&self) -> Option<String> {
+        self.sources.unread()
+    }
+
     /// Workers of the start have not answered yet.
     pub(super) fn is_starting(&self) -> bool {
         !self.unanswered.is_empty()
@@ -159,6 +165,9 @@ impl Membership {
                 let publishes = self.fleet.set_state(worker, state);
                 FleetChange { publishes, slow_start, ..FleetChange::default() }
             }
+            ProbeNotice::Trouble { worker, error } => {
+                FleetChange::published_if(self.fleet.set_error(worker, error))
+            }
             ProbeNotice::Registered { worker, registration } => {
                 FleetChange::published_if(self.fleet.set_registration(worker, &registration))
             }
@@ -186,11 +195,20 @@ impl Membership {
         }
     }
 
-    /// Takes the configuration that was read again, and reads the files of TLS to workers. True if
-    /// a worker gets another connector.
-    pub(super) fn take_config(&mut self, env: &Environment) -> bool {
-        self.fleet.set_config(Arc::clone(&env.config));
-        self.renew_connectors(env)
+    /// Takes the configuration that was read again, and reads the files of keys of workers and of
+    /// TLS to workers. Returns the keys of files that give a worker another key or connector.
+    pub(super) fn take_config(&mut self, env: &Environment) -> Vec<&'static str> {
+        let config = &env.config;
+        let keys = self.fleet.keys();
+        self.fleet.set_config(Arc::clone(config));
+        let is_listed = |url: &str| config.workers.iter().any(|worker| worker.url == url);
+        for worker in self.probes.workers().filter(|worker| !is_listed(&worker.url)) {
+            self.fleet.configure(config, worker);
+        }
+        let has_new_keys = keys != self.fleet.keys();
+        let has_new_connectors = self.renew_connectors(env);
+        let changed = [(has_new_keys, WORKER_KEYS), (has_new_connectors, UPSTREAM_TLS)];
+        changed.into_iter().filter_map(|(is_new, key)| is_new.then_some(key)).collect()
     }
 
     /// Restarts probes and sources that depend on changed keys. Workers join and leave.

@@ -9,9 +9,11 @@ use forebay_config::{
     read_worker_file,
 };
 use forebay_discovery::{NamedWorkers, workers_of_name};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -39,6 +41,8 @@ pub(super) struct WorkerLists {
     /// Sources without a list since the start.
     awaited: Vec<String>,
     reading: JoinSet<()>,
+    /// Sources that cannot be read now.
+    faulty: FaultySources,
     listed: Option<mpsc::Sender<WorkerList>>,
     /// URLs of the configuration that wait for a leaving worker's name or address.
     held_back: Vec<String>,
@@ -69,18 +73,22 @@ impl WorkerLists {
     /// leave, because the configuration lacks their sources.
     pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
+        self.faulty = FaultySources::default();
         self.awaited.clear();
         let Some(listed) = self.listed.clone() else { return Vec::new() };
         let Config { discovery, upstream_tls, .. } = config;
         let every = discovery.interval;
         if let Some(path) = &discovery.file {
             let file = WorkersFile { path: path.clone(), upstream_tls: upstream_tls.clone() };
-            self.reading.spawn_local(follow_file(file, every, listed.clone()));
+            let complaint = Complaint::of(&self.faulty);
+            self.reading.spawn_local(follow_file(file, every, listed.clone(), complaint));
         }
         for url in &discovery.dns {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
             let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
-            self.reading.spawn_local(follow_name(source, discovery.name_server_address()));
+            let complaint = Complaint::of(&self.faulty);
+            let server = discovery.name_server_address();
+            self.reading.spawn_local(follow_name(source, server, complaint));
         }
         let is_kept = |source: &String| names(discovery).any(|name| name == *source);
         let gone: Vec<String> =
@@ -155,6 +163,13 @@ impl WorkerLists {
         }
     }
 
+    /// Sources that cannot be read now, without their names.
+    pub(super) fn unread(&self) -> Option<String> {
+        let count = self.faulty.borrow().len();
+        let plural = if count == 1 { "" } else { "s" };
+        (count > 0).then(|| format!("{count} source{plural} of workers cannot be read"))
+    }
+
     /// The workers of all sources.
     pub(super) fn brought(&self) -> impl Iterator<Item = &WorkerConfig> {
         self.brought.values().flatten()
@@ -178,16 +193,20 @@ struct WorkersFile {
     upstream_tls: UpstreamTlsConfig,
 }
 
-async fn follow_file(file: WorkersFile, every: Duration, listed: mpsc::Sender<WorkerList>) {
+async fn follow_file(
+    file: WorkersFile,
+    every: Duration,
+    listed: mpsc::Sender<WorkerList>,
+    mut complaint: Complaint,
+) {
     let source = file.path.display().to_string();
-    let mut complaint = Complaint::default();
     let mut last = None;
     loop {
         let file = file.clone();
         let read = tokio::task::spawn_blocking(move || file.read()).await;
         match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
             Ok(workers) => {
-                complaint = Complaint::default();
+                complaint.end(&source);
                 // A partly written file may parse too: content that was read twice is whole.
                 if last.replace(workers.clone()).is_none_or(|last| last == workers) {
                     let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
@@ -226,13 +245,12 @@ impl NamedSource {
 }
 
 /// Follows a name. The hosts of SRV records are resolved like the hosts of other workers.
-async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
+async fn follow_name(source: NamedSource, server: Option<SocketAddr>, mut complaint: Complaint) {
     let NamedSource { url, name, every, .. } = &source;
-    let mut complaint = Complaint::default();
     loop {
         let wait = match workers_of_name(name, server).await {
             Ok(NamedWorkers { workers, ttl }) => {
-                complaint = Complaint::default();
+                complaint.end(url);
                 source.list(workers).await;
                 ttl.min(SRV_TTL_MAX).max(*every)
             }
@@ -247,18 +265,35 @@ async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
 
 /// A fault that is logged once, until another fault replaces it.
 #[derive(Debug, Default)]
-struct Complaint(String);
+struct Complaint {
+    last: String,
+    faulty: FaultySources,
+}
+
+/// Names of sources that cannot be read now. The tasks that read the sources share it.
+type FaultySources = Rc<RefCell<BTreeSet<String>>>;
 
 impl Complaint {
+    fn of(faulty: &FaultySources) -> Self {
+        Self { last: String::new(), faulty: Rc::clone(faulty) }
+    }
+
     fn update(&mut self, error: &str) -> bool {
-        let is_new = self.0 != error;
+        let is_new = self.last != error;
         if is_new {
-            error.clone_into(&mut self.0);
+            error.clone_into(&mut self.last);
         }
         is_new
     }
 
+    /// The source can be read.
+    fn end(&mut self, source: &str) {
+        self.last.clear();
+        self.faulty.borrow_mut().remove(source);
+    }
+
     fn log(&mut self, source: &str, error: &str) {
+        self.faulty.borrow_mut().insert(source.to_owned());
         if self.update(error) {
             warn!(source, error, "nothing learnt of workers: those that are known stay");
         }

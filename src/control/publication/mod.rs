@@ -21,7 +21,7 @@ use forebay_admin::{
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::StageHistograms;
 use forebay_fleet::worker::{FleetSnapshot, Rank, RankLoad};
-use forebay_replicas::{MessageStream, ReplicaId, Replicas, SubscribeRefused};
+use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeRefused};
 use serde_json::Value;
 use std::io;
 use std::rc::Rc;
@@ -152,6 +152,7 @@ impl Publication {
             fleet: self.fleet_view(owners),
             feeds: &owners.feeds.view(),
             waits_for: &|worker| fleet.lacks(worker),
+            error: &|worker| fleet.error(worker),
             sleep: &|worker| fleet.sleep_word(worker),
             engine_used_by: &|worker| fleet.engine_used_by(worker),
             load_source: &|worker| owners.feeds.load_source(worker),
@@ -191,7 +192,10 @@ impl Publication {
             reasons.push(forebay_admin::why_not(&self.fleet));
         }
         let Environment { board, clock, .. } = owners.env;
-        RouterReadiness::new(reasons, &self.fleet, board.windows(), clock.now())
+        let unread = owners.membership.unread_sources();
+        let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
+        let further = unread.into_iter().chain(lost);
+        RouterReadiness::new(reasons, further, &self.fleet, board.windows(), clock.now())
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {
@@ -265,4 +269,14 @@ impl Publication {
         let usual = warm.filter_map(load).max();
         self.warming.grow(now, env.config.health.slow_start, usual.unwrap_or(0))
     }
+}
+
+/// Replicas that this router has lost, without their addresses.
+fn lost_replicas(figures: &ReplicaFigures) -> Option<String> {
+    if figures.is_nats_connected == Some(false) {
+        return Some("NATS not connected: this router goes on alone".to_owned());
+    }
+    let all = figures.peers.len();
+    let lost = figures.peers.iter().filter(|peer| !peer.is_connected).count();
+    (lost > 0).then(|| format!("{lost} of {all} peers not connected"))
 }

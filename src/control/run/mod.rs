@@ -243,9 +243,15 @@ impl Control {
 
     fn read_config(&mut self) -> Result<ReloadReport, ReloadRefusal> {
         let mut done = self.lifecycle.read_config(&mut self.env.config)?;
-        let has_tls_key = done.changes.applied.iter().any(|key| key.contains("tls"));
-        if self.membership.take_config(&self.env) && !has_tls_key {
-            done.changes.also_applied(UPSTREAM_TLS);
+        for key in self.membership.take_config(&self.env) {
+            let is_named = |applied: &String| match key {
+                UPSTREAM_TLS => applied.contains("tls"),
+                _ => applied.starts_with("worker") && applied.contains("api_key"),
+            };
+            // A changed key of the configuration is more exact.
+            if !done.changes.applied.iter().any(is_named) {
+                done.changes.also_applied(key);
+            }
         }
         let changed = ChangedKeys(&done.changes.applied);
         let change = self.membership.reconfigure(&self.env, &changed, &done.changes.workers);

@@ -82,6 +82,7 @@ impl<'c> Request<'c> {
             input: &conn.input,
             request_id: buffers.request_id(),
             client: conn.client.address,
+            scheme: conn.scheme(),
             endpoint: asked.filter(|_| !is_page).map(|asked| asked.endpoint),
             at: story.facts.times.started,
         };

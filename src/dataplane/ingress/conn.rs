@@ -72,6 +72,12 @@ impl Conn {
         Self { input: Vec::new(), client, reader, writer, deadline, pool, closed: false }
     }
 
+    /// Scheme of the URLs that the client asks for.
+    #[must_use]
+    pub const fn scheme(&self) -> &'static str {
+        if self.reader.is_secure() { "https" } else { "http" }
+    }
+
     /// Continues over TLS, beginning with the unconsumed input.
     pub fn secure(&mut self, session: Session) {
         let received = std::mem::take(&mut self.input);

@@ -76,13 +76,13 @@ impl RecordParts {
         tracing::info!(
             status,
             outcome,
-            cause = event.cut_cause(),
+            cause = event.cause(),
             method = method_name(head.method),
             path = self.path,
             endpoint = facts.endpoint().map_or("none", |endpoint| endpoint.name()),
             model = api.model,
             tenant = fleet.tenants.name(end.tenant),
-            stream = facts.stream.unwrap_or(false),
+            stream = facts.stream,
             because = facts.because.map_or("", |because| because.name()),
             continued = facts.answer.continued,
             worker = rank.map_or("", |(_, worker)| &*worker.name),
@@ -122,7 +122,7 @@ impl RecordParts {
             // Writing to memory cannot fail.
             let _ = match field {
                 RecordField::CachedTokens => number(out, usage.map(|usage| usage.cached)),
-                RecordField::Cause => out.write_all(event.cut_cause().as_bytes()),
+                RecordField::Cause => out.write_all(event.cause().as_bytes()),
                 RecordField::ChoiceReason => {
                     out.write_all(facts.because.map_or("", |because| because.name()).as_bytes())
                 }

@@ -3,7 +3,7 @@
 use super::event::{AnswerEnd, AnswerHead, AnswerPart, Observer, StoryEnd};
 use super::facts::CLIENT_GONE;
 use crate::state::env::Env;
-use forebay_fleet::account::{Count, NO_ENDPOINT, Stage};
+use forebay_fleet::account::{Count, NO_ENDPOINT, RankCount, Stage, TenantResult};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
@@ -35,15 +35,34 @@ impl Observer for RequestCounters {
         if event.facts.answer.status != 101 {
             env.time(Stage::Total, event.facts.times.started);
         }
-        match event.end.stop {
+        let result = match event.end.stop {
             Some(
                 Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled),
-            ) => count_gone(env, event),
-            Some(Stop::Cut(_)) => env.count(Count::CutMidStream),
-            _ => {}
+            ) => {
+                count_gone(env, event);
+                TenantResult::Left
+            }
+            Some(Stop::Cut(_)) => {
+                env.count(Count::CutMidStream);
+                if let Some(rank) = event.facts.rank {
+                    env.counters.choices().add(rank, RankCount::CutAnswers, 1);
+                }
+                TenantResult::Failed
+            }
+            Some(_) if event.outcome().0 == TOO_MANY => TenantResult::Refused,
+            _ if event.outcome().0 >= FAULTS_FROM => TenantResult::Failed,
+            _ => TenantResult::Answered,
+        };
+        if event.facts.asked.is_some() {
+            env.counters.ended(event.end.tenant, result);
         }
     }
 }
+
+/// Status of the router's refusals for lack of room.
+const TOO_MANY: u16 = 429;
+/// First status that is no fault of the client.
+const FAULTS_FROM: u16 = 500;
 
 /// Counts a request whose client has left.
 fn count_gone(env: &Env, event: &StoryEnd<'_>) {

@@ -50,6 +50,8 @@ pub(crate) struct RoutedHead<'a> {
     pub(crate) input: &'a [u8],
     pub(crate) request_id: &'a [u8],
     pub(crate) client: IpAddr,
+    /// Scheme of the URL: `http` or `https`.
+    pub(crate) scheme: &'static str,
     /// `None` for pages of the router and for paths without an endpoint.
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) at: NanosSinceStart,
@@ -173,6 +175,9 @@ pub(crate) struct MessageParts<'a> {
     pub(crate) request_id: &'a [u8],
 }
 
+/// First status of a worker that failed.
+const BAD_GATEWAY: u16 = 502;
+
 /// End of the request, for observers.
 pub(crate) struct StoryEnd<'a> {
     pub(crate) end: &'a ExchangeEnd<'a>,
@@ -187,10 +192,11 @@ impl StoryEnd<'_> {
         self.facts.outcome(self.end.stop)
     }
 
-    /// Why the answer was cut, in a sentence; empty unless the outcome is `cut`.
-    pub(crate) const fn cut_cause(&self) -> &'static str {
+    /// Why the answer was cut, or which worker failed and how; else empty.
+    pub(crate) fn cause(&self) -> &str {
         match self.end.stop {
             Some(Stop::Cut(error)) => error.describe(),
+            Some(Stop::Refused(refusal)) if refusal.status() >= BAD_GATEWAY => refusal.message(),
             _ => "",
         }
     }

@@ -149,6 +149,7 @@ fn asked(event: &RoutedHead<'_>, endpoint: Endpoint, is_continued: bool) -> Trac
     TracedRequest {
         method: method_name(head.method),
         endpoint: endpoint.name(),
+        scheme: event.scheme,
         path: cut(head.path(input)),
         client: event.client.to_string(),
         state,

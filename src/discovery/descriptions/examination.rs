@@ -8,10 +8,12 @@ use crate::http::Asker;
 use crate::model_text::FoundText;
 use crate::probe::Probe;
 use crate::worker_look::WorkerLook;
+use forebay_base::read_file;
 use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
@@ -21,6 +23,11 @@ use tokio::time::timeout;
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 /// Letters, marks, digits, spaces and emoji: vocabularies differ in these.
 const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\n\tdef f(x): return x";
+
+/// Longest `config.json` that is read.
+const CONFIG_BYTES_MAX: usize = 1 << 20;
+/// Types of models without a chat template in their repositories.
+const WITHOUT_TEMPLATE: [&str; 1] = ["deepseek_v32"];
 
 /// Result of an examination.
 #[derive(Clone, Debug)]
@@ -44,6 +51,7 @@ impl Probe {
             found = lacks(&description, &texts);
             found.extend(unreachable_events(&description).await);
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
+            found.extend(texts.iter().flat_map(|(model, text)| missing_files(model, text)));
         }
         Ok(Examination { description, chat_notes: chat_notes(&texts), lacks: found })
     }
@@ -66,6 +74,37 @@ fn chat_notes(texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<String> {
         }
     };
     texts.iter().filter_map(note).collect()
+}
+
+/// Files that a model's folder lacks: the list of its layers, and the template of a chat model.
+fn missing_files(model: &str, found: &FoundText) -> Vec<Lack> {
+    let (Some(dir), Some(text)) = (&found.dir, &found.text) else { return Vec::new() };
+    let shown = dir.display();
+    let mut lacks = Vec::new();
+    if !dir.join("config.json").is_file() {
+        let what =
+            format!("no config.json of `{model}` in {shown}: layers and encoder are unknown");
+        lacks.push(Lack::new(what, "copy the model's config.json there"));
+    }
+    if text.chat_template.is_none() && text.chat_encoder.is_none() && !ships_no_template(dir) {
+        let what =
+            format!("no chat template of `{model}` in {shown}: its chats are matched by guesses");
+        let help = "copy chat_template.jinja there, or the tokenizer_config.json that has it; a \
+                    base model needs none";
+        lacks.push(Lack::new(what, help));
+    }
+    lacks
+}
+
+/// True for models with an encoder in their repository in place of a template.
+fn ships_no_template(dir: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct ModelConfig {
+        model_type: String,
+    }
+    let text = read_file(&dir.join("config.json"), CONFIG_BYTES_MAX);
+    let config = text.ok().and_then(|text| serde_json::from_str::<ModelConfig>(&text).ok());
+    config.is_some_and(|config| WITHOUT_TEMPLATE.contains(&&*config.model_type))
 }
 
 async fn unreachable_events(description: &Description) -> Option<Lack> {

@@ -6,6 +6,7 @@ use super::choice_counts::ChoiceCounts;
 use super::count::Count;
 use super::no_continuation::NoContinuation;
 use super::rows::{Rows, bump, read, zeroed};
+use super::tenant_result::TenantResult;
 use crate::tenant::TokenUsage;
 use forebay_base::limits::{MODELS_MAX, TENANTS_MAX};
 use forebay_base::{ModelIndex, TenantIndex};
@@ -61,6 +62,8 @@ struct LabelledCells {
     refused: ModelRows,
     /// A row for each tenant.
     tenant_tokens: ModelRows,
+    /// A row for each tenant.
+    tenant_ended: Rows,
 }
 
 /// Rows of counters, [`KINDS`] for each model.
@@ -85,6 +88,7 @@ impl ShardCounters {
                 held_against: std::array::from_fn(|_| AtomicU64::new(0)),
                 refused: ModelRows::new(REASONS_MAX * ENDPOINTS_MAX),
                 tenant_tokens: ModelRows::new(TENANTS_MAX),
+                tenant_ended: Rows::new(TENANTS_MAX, TenantResult::ALL.len()),
             },
             choices: ChoiceCounts::new(),
             overlap_error: OverlapError {
@@ -217,6 +221,17 @@ impl ShardCounters {
     pub fn tokens_used_count(&self, tenant: TenantIndex, model_index: usize) -> TokenUsage {
         let value = |kind| self.by_label.tenant_tokens.count(tenant.index(), model_index, kind);
         TokenUsage { prompt: value(0), cached: value(1), output: value(2) }
+    }
+
+    /// Counts the end of a request of a tenant. Only the owning shard calls it.
+    pub fn ended(&self, tenant: TenantIndex, result: TenantResult) {
+        self.by_label.tenant_ended.add(tenant.index(), result as usize, 1);
+    }
+
+    /// Requests of a tenant with this result.
+    #[must_use]
+    pub fn ended_count(&self, tenant: TenantIndex, result: TenantResult) -> u64 {
+        self.by_label.tenant_ended.count(tenant.index(), result as usize)
     }
 
     /// Counts a comparison of predicted overlap with the overlap that the engine reported, in

@@ -12,6 +12,7 @@ mod lease;
 mod metric;
 mod no_continuation;
 mod rows;
+mod tenant_result;
 
 pub use blame_scope::BlameScope;
 pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
@@ -24,3 +25,4 @@ pub use latency::{Stage, StageHistograms};
 pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseRequest};
 pub use metric::{Metric, MetricKind};
 pub use no_continuation::NoContinuation;
+pub use tenant_result::TenantResult;

@@ -36,6 +36,8 @@ pub struct TracedRequest {
     /// HTTP method, or `_OTHER`.
     pub method: &'static str,
     pub endpoint: &'static str,
+    /// `http` or `https`, on the connection of the client.
+    pub scheme: &'static str,
     /// Path without its query.
     pub path: String,
     pub client: String,

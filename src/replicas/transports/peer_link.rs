@@ -3,12 +3,12 @@
 
 use super::inbound::Received;
 use super::message_lines::{LineTooLong, MessageLines};
-use crate::wire::{ReplicaId, word_of};
+use crate::wire::{MessageKind, ReplicaId, word_of};
 use bytes::Bytes;
 use forebay_base::Clock;
 use forebay_config::{ReplicasConfig, WorkerUrl, read_token};
 use reqwest::{Client, Response, StatusCode};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::mem::discriminant;
 use std::path::PathBuf;
@@ -35,6 +35,8 @@ pub(crate) struct PeerLink {
     state: RefCell<LinkState>,
     /// Last logged fault since messages last arrived.
     logged: RefCell<Option<LinkFault>>,
+    /// The last message of the peer was its goodbye.
+    has_left: Cell<bool>,
 }
 
 /// State of the connection to a peer.
@@ -113,7 +115,8 @@ impl PeerLink {
         let client = client.build().map_err(io::Error::other)?;
         let state = RefCell::new(LinkState::Untried);
         let logged = RefCell::new(None);
-        Ok(Self { url: peer.text(), client, token_file, state, logged })
+        let has_left = Cell::new(false);
+        Ok(Self { url: peer.text(), client, token_file, state, logged, has_left })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -191,7 +194,8 @@ impl PeerLink {
             loop {
                 match lines.take(&mut chunk) {
                     Ok(Some(message)) => {
-                        if word_of(&message.subject).is_some() {
+                        if let Some(word) = word_of(&message.subject) {
+                            self.has_left.set(word == MessageKind::Bye.word());
                             last = clock.now();
                             self.log_connected();
                             self.set(LinkState::Connected, changed);
@@ -226,7 +230,11 @@ impl PeerLink {
         if is_worth && is_news {
             let help = fault.help();
             let peer = &self.url;
-            warn!(peer, %fault, help, "no messages of a peer: nothing is shared with it");
+            if self.has_left.get() && !fault.is_refusal() {
+                info!(peer, "a peer has left: nothing is shared with it until it is back");
+            } else {
+                warn!(peer, %fault, help, "no messages of a peer: nothing is shared with it");
+            }
             *logged = Some(fault.clone());
         }
     }

@@ -121,6 +121,11 @@ impl RouterProcess {
         std::fs::write(file, change(&text)).unwrap();
     }
 
+    /// Its configuration file.
+    pub(crate) fn config(&self) -> std::path::PathBuf {
+        self.folder.path().join("forebay.toml")
+    }
+
     /// Its log so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()

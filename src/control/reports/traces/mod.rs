@@ -12,9 +12,10 @@ use forebay_base::limits::{
     TRACE_RETRY_AFTER_MAX, TRACE_SPANS_WAITING_MAX,
 };
 use forebay_base::{NanosSinceStart, since_1970};
-use forebay_config::TracesConfig;
+use forebay_config::{TracesConfig, WorkerUrl, read_header_file};
 use forebay_fleet::worker::FleetSnapshot;
-use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use forebay_tls::{ConnectFiles, Connector};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -31,13 +32,20 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Spans that wait, and the state of the export.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
-    /// HTTP client, made for the first export.
-    client: Option<Client>,
+    /// HTTP client, and the configuration that it was made for.
+    client: Option<ExportClient>,
     waiting: VecDeque<String>,
     waiting_bytes: usize,
     /// Creation time of the oldest waiting span.
     since: NanosSinceStart,
     export: Rc<ExportState>,
+}
+
+/// A client with the files of a configuration.
+#[derive(Debug)]
+struct ExportClient {
+    config: TracesConfig,
+    client: Client,
 }
 
 /// Results of the task that sends.
@@ -112,12 +120,17 @@ impl Traces {
         });
     }
 
-    fn client(&mut self, patience: Duration) -> Option<Client> {
-        if self.client.is_none() {
-            let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-            self.client = client.connect_timeout(patience).build().ok();
+    /// The client. After a failed export its files are read again: they may have been mended.
+    fn client(&mut self, config: &TracesConfig) -> Result<Client, String> {
+        let has_files = config.ca.is_some() || config.headers_file.is_some();
+        let is_doubted = has_files && self.export.has_failed.get();
+        let is_usable = |made: &&ExportClient| made.config == *config && !is_doubted;
+        if let Some(made) = self.client.as_ref().filter(is_usable) {
+            return Ok(made.client.clone());
         }
-        self.client.clone()
+        let client = client(config)?;
+        self.client = Some(ExportClient { config: config.clone(), client: client.clone() });
+        Ok(client)
     }
 
     /// The next export; `None` if there is nothing to send, or nowhere.
@@ -130,18 +143,41 @@ impl Traces {
         let body = envelope(&config.service, &spans);
         let export = Rc::clone(&self.export);
         let patience = config.timeout;
-        let client = self.client(patience);
+        let client = self.client(config);
         export.is_sending.set(true);
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         Some(async move {
             let sent = match client {
-                Some(client) => send(&client, &url, body, patience).await,
-                None => Err(ExportFault::Unreachable("no client of HTTP could be made".into())),
+                Ok(client) => send(&client, &url, body, patience).await,
+                Err(fault) => Err(ExportFault::Unreachable(fault)),
             };
             export.note(count, sent, &url);
             export.is_sending.set(false);
         })
     }
+}
+
+/// Makes a client of the collector: authorities and header fields come from files.
+fn client(config: &TracesConfig) -> Result<Client, String> {
+    let mut fields = HeaderMap::new();
+    for field in config.headers_file.as_deref().map_or(Ok(Vec::new()), read_header_file)? {
+        let name = HeaderName::try_from(field.name).map_err(|error| error.to_string())?;
+        let mut value = HeaderValue::try_from(field.value).map_err(|error| error.to_string())?;
+        value.set_sensitive(true);
+        fields.insert(name, value);
+    }
+    let mut builder = Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(config.timeout)
+        .default_headers(fields);
+    let url = config.endpoint.as_deref().and_then(|url| WorkerUrl::parse(url).ok());
+    if let Some(url) = url.filter(|url| url.is_tls) {
+        let files = ConnectFiles { ca: config.ca.clone(), certificate: None };
+        let connector = Connector::read(&files, &url.host).map_err(|error| error.to_string())?;
+        builder = builder.use_preconfigured_tls(connector.config());
+    }
+    builder.build().map_err(|error| format!("no client: {error}"))
 }
 
 /// Why spans are lost.

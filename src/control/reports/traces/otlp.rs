@@ -142,7 +142,7 @@ impl SpanMaker<'_> {
         };
         let mut attributes = vec![
             text("http.request.method", asked.method),
-            text("url.scheme", "http"),
+            text("url.scheme", asked.scheme),
             text("url.path", &asked.path),
             int("http.response.status_code", u64::from(answer.status)),
             text("client.address", &asked.client),

@@ -119,7 +119,7 @@ reasons! {
         "All workers of this model are busy and the queue for them is full. Try again later.",
     /// A rejection window is open.
     RejectedWindow = 429 "rejected-window"
-        "All workers of this model are busy; new requests are refused for a moment. Try again later.",
+        "New requests for this model are refused for a moment. Try again later.",
     /// `limits.kv_demand_percent` is reached.
     RejectedDemand = 429 "rejected-demand"
         "The requests under way need all the memory that this model's workers have. Try again later.",

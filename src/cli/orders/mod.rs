@@ -1,0 +1,9 @@
+//! Commands of every day: each calls the admin API of a running router, and shows
+//! the answer as text or JSON.
+
+pub(crate) mod drain;
+pub(crate) mod overlap;
+pub(crate) mod reload;
+mod shown;
+pub(crate) mod window;
+pub(crate) mod workers;

@@ -1,0 +1,94 @@
+//! `forebay window`: shows, opens and closes rejection windows.
+
+use super::shown::{count, is_set, json, list, table, unwritten, word, words};
+use crate::cli::process::{finish, run_local};
+use crate::cli::router_client::RouterArgs;
+use clap::{Args, ValueEnum};
+use forebay_config::{format_duration, parse_duration};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Flags of `forebay window`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay window\n  \
+    forebay window open 30s --model Qwen/Qwen3-8B\n  \
+    forebay window close\n\n\
+    While a window is open, requests of its pool get 429. No queue closes a window by hand; its\n\
+    time ends it. `close` closes windows of queues and of replicas too.")]
+pub(crate) struct WindowArgs {
+    /// What to do; without it the windows are shown
+    action: Option<WindowAction>,
+    /// Time that the window is open, up to 1h
+    #[arg(value_name = "DURATION", value_parser = parse_duration,
+          required_if_eq("action", "open"))]
+    time: Option<Duration>,
+    /// Limit the order to the pool of this model [default: all pools]
+    #[arg(long, value_name = "NAME", requires = "action")]
+    model: Option<String>,
+    /// Print the answer of the admin API
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    router: RouterArgs,
+}
+
+/// What happens to the windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WindowAction {
+    Open,
+    Close,
+}
+
+pub(crate) fn run(args: &WindowArgs) -> ExitCode {
+    finish(run_local(report(args, &mut io::stdout().lock())).and_then(|done| done))
+}
+
+async fn report(args: &WindowArgs, out: &mut impl Write) -> Result<(), String> {
+    let path = ["admin", "window"];
+    let order = order(args)?;
+    let client = args.router.client()?;
+    let answer = match order {
+        Some(order) => client.post(&path, Some(&order)).await?,
+        None => client.get(&path).await?,
+    };
+    if args.json {
+        return json(&answer, out);
+    }
+    let heading = ["POOL", "MODELS", "RANKS", "WINDOW", "FOR", "BY", "OPENINGS"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(list(&answer, "pools").iter().map(row));
+    table(&rows, out).map_err(|error| unwritten(&error))
+}
+
+/// Body of the call; `None`: only show.
+fn order(args: &WindowArgs) -> Result<Option<Value>, String> {
+    let mut body = match (args.action, args.time) {
+        (None, _) => return Ok(None),
+        (Some(WindowAction::Open), time) => {
+            json!({ "open": format_duration(time.unwrap_or_default()) })
+        }
+        (Some(WindowAction::Close), None) => json!({ "close": true }),
+        (Some(WindowAction::Close), Some(_)) => return Err("`close` takes no duration".to_owned()),
+    };
+    if let (Some(model), Some(body)) = (&args.model, body.as_object_mut()) {
+        body.insert("model".to_owned(), model.as_str().into());
+    }
+    Ok(Some(body))
+}
+
+fn row(pool: &Value) -> Vec<String> {
+    let is_open = is_set(pool, "open");
+    let left = || format_duration(Duration::from_millis(count(pool, "open_ms")));
+    vec![
+        format!("{} ({})", count(pool, "pool"), word(pool, "leg")),
+        words(pool, "models"),
+        count(pool, "ranks").to_string(),
+        (if is_open { "open" } else { "closed" }).to_owned(),
+        if is_open { left() } else { "-".to_owned() },
+        words(pool, "by"),
+        count(pool, "openings").to_string(),
+    ]
+}

@@ -1,0 +1,105 @@
+//! `forebay workers`: the fleet of a running router as a table.
+
+use super::shown::{count, is_set, json, list, table, unwritten, word, words};
+use crate::cli::process::{finish, run_local};
+use crate::cli::router_client::RouterArgs;
+use clap::Args;
+use serde_json::Value;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Flags of `forebay workers`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    forebay workers\n  \
+    forebay workers -c /etc/forebay/forebay.toml\n  \
+    forebay workers --json | jq '.workers[] | select(.state != \"up\") | .name'\n\n\
+    LIMIT is the sum over the ranks, `-` without a limit. WAITS is what the engine reports.\n\
+    Exit code 0 also if workers are down; `forebay doctor` looks for the causes.")]
+pub(crate) struct WorkersArgs {
+    /// Show this worker alone
+    #[arg(value_name = "NAME")]
+    worker: Option<String>,
+    /// Print the answer of the admin API
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    router: RouterArgs,
+}
+
+pub(crate) fn run(args: &WorkersArgs) -> ExitCode {
+    finish(run_local(report(args, &mut io::stdout().lock())).and_then(|done| done))
+}
+
+async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> {
+    let client = args.router.client()?;
+    let answer = match &args.worker {
+        Some(name) => client.get(&["workers", name]).await?,
+        None => client.get(&["workers"]).await?,
+    };
+    if args.json {
+        return json(&answer, out);
+    }
+    let one = std::slice::from_ref(&answer);
+    let workers = if args.worker.is_some() { one } else { list(&answer, "workers") };
+    let heading = ["WORKER", "STATE", "ROLE", "ENGINE", "RUNS", "LIMIT", "WAITS", "MODELS", "WHY"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    rows.extend(workers.iter().map(row));
+    table(&rows, out).map_err(|error| unwritten(&error))
+}
+
+fn row(worker: &Value) -> Vec<String> {
+    let ranks = list(worker, "ranks");
+    let limits = ranks.iter().map(|rank| rank.get("concurrency_max").and_then(Value::as_u64));
+    let limit: Option<u64> = limits.sum();
+    let limit = limit.filter(|_| !ranks.is_empty());
+    let waiting = ranks.iter().filter_map(|rank| rank.get("report")?.get("waiting")?.as_u64());
+    vec![
+        word(worker, "name").to_owned(),
+        state(worker).to_owned(),
+        word(worker, "role").to_owned(),
+        word(worker, "engine").to_owned(),
+        count(worker, "in_flight").to_string(),
+        limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string()),
+        waiting.sum::<u64>().to_string(),
+        words(worker, "models"),
+        why(worker).to_owned(),
+    ]
+}
+
+/// State of a worker in a word: an order counts more than the health.
+pub(super) fn state(worker: &Value) -> &str {
+    match word(worker, "sleep") {
+        "" if is_set(worker, "draining") => "draining",
+        "" => word(worker, "state"),
+        sleep => sleep,
+    }
+}
+
+/// Reason why a worker is not used; empty if it is.
+pub(super) fn why(worker: &Value) -> &str {
+    let reasons = ["error", "waits_for", "engine_used_by"].map(|name| word(worker, name));
+    reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_row_sums_the_ranks_and_has_the_reason() {
+        let rank = |limit: Value| json!({"concurrency_max": limit, "report": {"waiting": 2}});
+        let worker = |second: Value| {
+            json!({"name": "w", "state": "down", "role": "both", "engine": "vllm", "in_flight": 3,
+                   "models": ["a", "b"], "waits_for": "no model list",
+                   "ranks": [rank(json!(4)), rank(second)]})
+        };
+        let wanted = ["w", "down", "both", "vllm", "3", "9", "4", "a, b", "no model list"];
+        assert_eq!(row(&worker(json!(5))), wanted);
+        assert_eq!(row(&worker(Value::Null))[5], "-", "a rank without a limit");
+        assert_eq!(row(&json!({}))[5], "-", "no rank");
+        assert_eq!(state(&json!({"state": "up", "draining": true})), "draining");
+        assert_eq!(state(&json!({"state": "up", "draining": true, "sleep": "asleep"})), "asleep");
+    }
+}

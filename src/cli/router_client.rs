@@ -1,0 +1,312 @@
+//! Calls of a router's admin API, for commands.
+
+use clap::Args;
+use forebay_config::{AdminAddress, ConfigSource, Flags, Severity};
+use forebay_tls::{ConnectFiles, Connector};
+use reqwest::{Client, Method, RequestBuilder, Response, Url};
+use serde_json::Value;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest time to connect, and then to wait for the response head.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Address of a router without another word.
+const USUAL: &str = "http://127.0.0.1:9090";
+/// Environment variable for a token, in place of a file.
+const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
+/// Longest wait for the whole answer of a call. A reload may fetch keys first.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+/// Largest answer: the fleet of 4,096 ranks takes some 8 MiB.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Longest text of an answer that a message repeats.
+const QUOTED_CHARS_MAX: usize = 512;
+
+/// Flags that select a router.
+#[derive(Debug, Args)]
+pub(super) struct RouterArgs {
+    /// Admin address of the router: `http://…`, `https://…`, `host:port` or `unix:/path`
+    /// [default: that of --config, else http://127.0.0.1:9090]
+    #[arg(long, visible_alias = "admin", value_name = "URL")]
+    router: Option<String>,
+    /// Configuration file of the router, which names its admin address and the file of its token
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// File with the token of the admin API [default: that of --config]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Authorities of the router's certificate [default: the authorities of the system]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// Files that a connection to a router may need.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouterFiles<'a> {
+    /// File with the token of the admin API.
+    pub(super) token: Option<&'a Path>,
+    /// Authorities of the router's certificate.
+    pub(super) ca: Option<&'a Path>,
+}
+
+/// A client of a router's admin API.
+pub(super) struct RouterClient {
+    client: Client,
+    /// Address as the user wrote it, for messages.
+    shown: String,
+    base: Url,
+    token: Option<String>,
+}
+
+/// A call without an answer of success.
+#[derive(Debug)]
+pub(super) struct CallFault {
+    /// Reason for the user.
+    pub(super) reason: String,
+    /// Answer of the router, if it was JSON.
+    pub(super) answer: Value,
+}
+
+impl From<CallFault> for String {
+    fn from(fault: CallFault) -> Self {
+        fault.reason
+    }
+}
+
+/// Admin API of a router, by its configuration.
+#[derive(Default)]
+struct RouterFacts {
+    address: Option<String>,
+    token_file: Option<PathBuf>,
+}
+
+impl RouterArgs {
+    /// The client that the flags select.
+    pub(super) fn client(&self) -> Result<RouterClient, String> {
+        let facts = self.config.as_deref().map(facts_of).transpose()?.unwrap_or_default();
+        let router = self.router.as_ref().or(facts.address.as_ref());
+        let token = self.token_file.as_deref().or(facts.token_file.as_deref());
+        let files = RouterFiles { token, ca: self.ca_file.as_deref() };
+        RouterClient::new(router.map_or(USUAL, |router| router), files)
+    }
+}
+
+/// Admin address and token file of a configuration file.
+fn facts_of(path: &Path) -> Result<RouterFacts, String> {
+    let source = ConfigSource { file: Some(path.to_path_buf()), flags: Flags::default() };
+    let loaded = source.load()?;
+    if let Some(fault) = loaded.findings.iter().find(|f| f.severity == Severity::Error) {
+        return Err(format!("{fault}; mend the file, or name the router with --router"));
+    }
+    let config = loaded.config;
+    let address = match &config.admin {
+        AdminAddress::Tcp(address) => {
+            let scheme = if config.admin_accept_files().is_some() { "https" } else { "http" };
+            format!("{scheme}://{}", reachable(*address))
+        }
+        unix @ AdminAddress::Unix(_) => unix.to_string(),
+    };
+    let token_file = config.admin_token_file.or(config.admin_read_token_file);
+    Ok(RouterFacts { address: Some(address), token_file })
+}
+
+/// Replaces the address of all interfaces by that of this host.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+impl RouterClient {
+    /// Prepares calls to an admin address. Connects later.
+    pub(super) fn new(router: &str, files: RouterFiles<'_>) -> Result<Self, String> {
+        let RouterFiles { token: token_file, ca: ca_file } = files;
+        let mut client = Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(SILENCE_MAX);
+        let written = router.trim_end_matches('/');
+        let mut base = written.to_owned();
+        if let Some(path) = written.strip_prefix("unix:") {
+            client = client.unix_socket(path);
+            "http://localhost".clone_into(&mut base);
+        } else if !written.contains("://") {
+            base = format!("http://{written}");
+        }
+        if let Some(rest) = base.strip_prefix("https://") {
+            let files = ConnectFiles { ca: ca_file.map(Path::to_path_buf), certificate: None };
+            let host = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let connector = Connector::read(&files, host).map_err(|error| error.to_string())?;
+            client = client.use_preconfigured_tls(connector.config());
+        } else if !base.starts_with("http://") {
+            return Err(format!(
+                "--router {written:?} is no host:port, http://, https:// or unix:/ address"
+            ));
+        }
+        let parsed = Url::parse(&base).map_err(|error| format!("--router {written:?}: {error}"));
+        let client = client.build().map_err(|error| format!("no client: {error}"))?;
+        let token = token(token_file)?;
+        Ok(Self { client, shown: written.to_owned(), base: parsed?, token })
+    }
+
+    /// The address as the user wrote it.
+    pub(super) fn address(&self) -> &str {
+        &self.shown
+    }
+
+    /// A request for a path of decoded segments.
+    pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.clear().extend(path);
+        }
+        let request = self.client.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    /// The JSON answer to a GET.
+    pub(super) async fn get(&self, path: &[&str]) -> Result<Value, CallFault> {
+        self.call(self.request(Method::GET, path)).await
+    }
+
+    /// The JSON answer to a POST. Without a body none is sent.
+    pub(super) async fn post(
+        &self,
+        path: &[&str],
+        body: Option<&Value>,
+    ) -> Result<Value, CallFault> {
+        let request = self.request(Method::POST, path);
+        self.call(match body {
+            Some(body) => request.json(body),
+            None => request,
+        })
+        .await
+    }
+
+    /// Sends a request, and returns its JSON answer.
+    pub(super) async fn call(&self, request: RequestBuilder) -> Result<Value, CallFault> {
+        let answered = timeout(ANSWER_TIME_MAX, async {
+            let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
+            let answer = answer.map_err(|error| self.unreached(&error))?;
+            let status = answer.status().as_u16();
+            Ok((status, text_of(answer).await?))
+        });
+        let answered = answered.await.unwrap_or_else(|_| Err(late()));
+        let (status, text) = answered.map_err(|reason| CallFault {
+            reason: format!("{}: {reason}", self.shown),
+            answer: Value::Null,
+        })?;
+        let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if (200..300).contains(&status) && !answer.is_null() {
+            return Ok(answer);
+        }
+        let reason = format!("{}: {}", self.shown, reason(status, &answer, &text));
+        Err(CallFault { reason, answer })
+    }
+
+    fn unreached(&self, error: &reqwest::Error) -> String {
+        let help = "does the router run, and is this its `admin` address?";
+        format!("{}; {help}", cause(error))
+    }
+}
+
+fn late() -> String {
+    format!("no answer in {} s", ANSWER_TIME_MAX.as_secs())
+}
+
+/// The token of the file, else of the environment.
+fn token(file: Option<&Path>) -> Result<Option<String>, String> {
+    match file {
+        Some(file) => forebay_config::read_token(file).map(Some),
+        None => Ok(std::env::var(TOKEN_VARIABLE).ok().map(|token| token.trim().to_owned())),
+    }
+}
+
+async fn text_of(mut answer: Response) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = answer.chunk().await.map_err(|error| cause(&error))? {
+        if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(format!("an answer of over {ANSWER_BYTES_MAX} bytes"));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Reason for a refused call, with what to do.
+fn reason(status: u16, answer: &Value, text: &str) -> String {
+    let error = answer.get("error");
+    // Refusals of the client port nest their message.
+    let nested = error.and_then(|error| error.get("message"));
+    let said = nested.or(error).and_then(Value::as_str).unwrap_or(text).trim();
+    let said: String = said.chars().take(QUOTED_CHARS_MAX).collect();
+    match status {
+        401 | 403 => format!("{said}; name the token's file with --token-file or -c"),
+        404 if answer.is_null() => "the router is of a version without this call".to_owned(),
+        421 => "use the router's address, or add the name to `admin_hosts`".to_owned(),
+        _ if said.is_empty() => format!("status {status}"),
+        _ => said,
+    }
+}
+
+/// The innermost error: the outer errors contain the URL, which the caller prints.
+pub(super) fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_address_is_taken_in_every_form() {
+        let base = |router: &str| {
+            let files = RouterFiles { token: None, ca: None };
+            RouterClient::new(router, files).map(|client| client.base.to_string())
+        };
+        assert_eq!(base("127.0.0.1:9090").unwrap(), "http://127.0.0.1:9090/");
+        assert_eq!(base("http://r:1/").unwrap(), "http://r:1/");
+        assert_eq!(base("unix:/run/forebay/admin.sock").unwrap(), "http://localhost/");
+        assert!(base("ftp://r").unwrap_err().contains("http://"));
+        assert_eq!(reachable("0.0.0.0:9".parse().unwrap()).to_string(), "127.0.0.1:9");
+        assert_eq!(reachable("[::]:9".parse().unwrap()).to_string(), "[::1]:9");
+        assert_eq!(reachable("10.0.0.1:9".parse().unwrap()).to_string(), "10.0.0.1:9");
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_segment() {
+        let files = RouterFiles { token: None, ca: None };
+        let client = RouterClient::new("h:1", files).unwrap();
+        let url = |name: &str| {
+            let request = client.request(Method::GET, &["workers", name, "drain"]).build();
+            request.unwrap().url().to_string()
+        };
+        assert_eq!(url("10.0.0.7:8000"), "http://h:1/workers/10.0.0.7:8000/drain");
+        assert_eq!(url("a/b?c#d"), "http://h:1/workers/a%2Fb%3Fc%23d/drain");
+    }
+
+    #[test]
+    fn a_refusal_is_repeated_and_bounded() {
+        let told = json!({ "error": "no worker is called \"x\"" });
+        assert!(reason(404, &told, "").contains("no worker is called"));
+        let nested = json!({ "error": { "message": "unknown model" } });
+        assert_eq!(reason(404, &nested, ""), "unknown model");
+        assert!(reason(404, &Value::Null, "try /").contains("version"));
+        assert!(reason(401, &Value::Null, "a token").contains("--token-file"));
+        assert_eq!(reason(500, &Value::Null, ""), "status 500");
+        assert!(reason(500, &Value::Null, &"x".repeat(9_999)).len() <= QUOTED_CHARS_MAX);
+    }
+}

@@ -1,0 +1,182 @@
+//! The commands of every day against a running router.
+
+use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, port_for_later, post, until};
+use serde_json::Value;
+use std::io::Write;
+use std::process::Command;
+
+const TOKEN: &str = "s3cret-of-the-admin";
+
+/// What a command printed, and how it ended.
+struct Said {
+    code: Option<i32>,
+    out: String,
+    error: String,
+}
+
+/// Runs the program with these words and those behind them.
+fn say(words: &str, more: &[&str]) -> Said {
+    let ran = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(words.split_whitespace())
+        .args(more)
+        .env_remove("FOREBAY_ADMIN_TOKEN")
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said { code: ran.status.code(), out: text(ran.stdout), error: text(ran.stderr) }
+}
+
+/// A router with a token in front of `w0` and `w1`, and the file of the token.
+fn guarded(workers: &[&Worker], more: &str) -> (RouterProcess, tempfile::NamedTempFile) {
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), format!("{TOKEN}\n")).unwrap();
+    let listed: String = workers
+        .iter()
+        .enumerate()
+        .map(|(number, worker)| {
+            let address = worker.address;
+            format!(
+                "[[worker]]\nname = \"w{number}\"\nurl = \"http://{address}\"\nmodels = [\"m\"]\n"
+            )
+        })
+        .collect();
+    let text = format!(
+        "cores = [0]\nadmin_token_file = {:?}\n{more}\n[health]\nenabled = false\n{listed}",
+        token.path()
+    );
+    (RouterProcess::configured(&text), token)
+}
+
+#[test]
+fn workers_are_shown_drained_and_brought_back() {
+    let held = Gate::start();
+    let other = Worker::json("{}");
+    let (router, _token) = guarded(&[&held.worker, &other], "policy = \"round_robin\"");
+    let file = router.config();
+    let file = file.to_str().unwrap();
+    let at = format!("--router {}", router.admin);
+
+    let shown = say("workers -c", &[file]);
+    assert_eq!((shown.code, &*shown.error), (Some(0), ""), "{}", shown.out);
+    let lines: Vec<&str> = shown.out.lines().collect();
+    assert!(lines[0].starts_with("WORKER  STATE"), "{}", shown.out);
+    assert!(lines[1].starts_with("w0") && lines[1].contains("up"), "{}", shown.out);
+    let json: Value = serde_json::from_str(&say("workers --json -c", &[file]).out).unwrap();
+    assert_eq!(json["workers"][1]["name"], "w1");
+    assert_eq!(say("workers w1 -c", &[file]).out.lines().count(), 2, "one alone");
+
+    let refused = say(&format!("drain w0 {at}"), &[]);
+    assert_eq!((refused.code, &*refused.out), (Some(1), ""));
+    assert!(refused.error.contains("--token-file"), "{}", refused.error);
+
+    // One of two goes to the worker that holds its requests.
+    let mut clients = [0, 1].map(|_| Client::connect(router.listen));
+    clients.iter_mut().for_each(|client| client.send(&post("/v1/completions", ASK)));
+    held.holds(1);
+    let drained = say("drain w0 --wait=600ms -c", &[file]);
+    assert_eq!(drained.code, Some(1), "{}", drained.out);
+    assert!(drained.out.contains("w0 drains: 1 request in flight"), "{}", drained.out);
+    assert!(drained.error.contains("after 600ms"), "{}", drained.error);
+    held.open();
+    let drained = say("drain w0 --wait -c", &[file]);
+    assert_eq!((drained.code, &*drained.error), (Some(0), ""));
+    assert!(drained.out.ends_with("w0 is drained and idle: its engine can stop\n"));
+    assert!(say("workers w0 -c", &[file]).out.contains("draining"));
+    let back = say("undrain w0 --wait -c", &[file]);
+    assert_eq!((back.code, &*back.out), (Some(0), "w0 takes requests\n"), "{}", back.error);
+
+    let unknown = say("drain nobody -c", &[file]);
+    assert_eq!(unknown.code, Some(1));
+    assert!(unknown.error.contains("no worker is called \"nobody\""), "{}", unknown.error);
+}
+
+#[test]
+fn windows_a_reload_and_an_explanation_are_one_command_each() {
+    let workers = [Worker::json("{}"), Worker::json("{}")];
+    let (router, _token) = guarded(&[&workers[0], &workers[1]], "policy = \"kv\"");
+    let file = router.config();
+    let file = file.to_str().unwrap();
+
+    let open = say("window open 30s --model m -c", &[file]);
+    assert_eq!((open.code, &*open.error), (Some(0), ""));
+    assert!(open.out.contains(" open ") && open.out.contains("hand"), "{}", open.out);
+    assert!(say("window -c", &[file]).out.contains(" open "));
+    let closed = say("window close -c", &[file]);
+    assert!(closed.out.contains(" closed ") && !closed.out.contains(" open "), "{}", closed.out);
+    for wrong in ["window open", "window wide", "window open x", "window --model m"] {
+        assert_eq!(say(wrong, &[]).code, Some(2), "{wrong}");
+    }
+    let unknown = say("window open 1s --model gone -c", &[file]);
+    assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
+
+    assert_eq!(say("reload -c", &[file]).out, "nothing has changed\n");
+    router.edit(|text| text.replace("policy = \"kv\"", "policy = \"random\""));
+    assert_eq!(say("reload -c", &[file]).out, "applied: policy\n");
+    router.edit(|text| text.replace("policy = \"random\"", "polici = \"kv\""));
+    let token = format!("{TOKEN}\n");
+    let token_file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token_file.path(), token).unwrap();
+    let at = format!("reload --router {} --token-file", router.admin);
+    let refused = say(&at, &[token_file.path().to_str().unwrap()]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.out.contains("unknown key `polici`"), "{}", refused.out);
+    assert!(refused.error.contains("not reloaded"), "{}", refused.error);
+    router.edit(|text| text.replace("polici = ", "policy = "));
+    say("reload -c", &[file]);
+
+    let explained = say("explain --model m --message hello -c", &[file]);
+    assert_eq!((explained.code, &*explained.error), (Some(0), ""));
+    assert!(explained.out.contains("m, policy kv: goes to w"), "{}", explained.out);
+    assert!(explained.out.contains("w0/0") && explained.out.contains("w1/0"), "{}", explained.out);
+    let json = say("explain --model m --prompt hello --json -c", &[file]);
+    let json: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["endpoint"], "completions");
+    for wrong in ["explain", "explain --prompt a --message b", "explain --body f --model m"] {
+        assert_eq!(say(wrong, &[]).code, Some(2), "{wrong}");
+    }
+    let unknown = say("explain --model gone --prompt x -c", &[file]);
+    assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
+}
+
+#[test]
+fn a_router_that_is_not_there_is_named_with_what_to_do() {
+    let nowhere = port_for_later();
+    let said = say(&format!("workers --router {nowhere}"), &[]);
+    assert_eq!(said.code, Some(1));
+    let wanted = format!("forebay: {nowhere}: Connection refused");
+    assert!(said.error.starts_with(&wanted), "{}", said.error);
+    assert!(said.error.contains("does the router run"), "{}", said.error);
+    assert_eq!(say(&format!("workers --admin {nowhere}"), &[]).error, said.error);
+}
+
+/// A worker that never comes up has its reason in the log, once, and wherever it is shown.
+#[test]
+fn a_worker_that_is_not_up_has_a_reason() {
+    let other = Worker::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n").is_ok()
+    });
+    let gone = port_for_later();
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[health]\ninterval = \"100ms\"\n\
+         [[worker]]\nname = \"other\"\nurl = \"{}\"\n\
+         [[worker]]\nname = \"gone\"\nurl = \"http://{gone}\"\n",
+        other.url()
+    ));
+    let error = |name: &str| {
+        let shown = say(&format!("workers {name} --json --router {}", router.admin), &[]).out;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        shown["error"].as_str().unwrap_or_default().to_owned()
+    };
+    until("both have a reason", || !error("other").is_empty() && !error("gone").is_empty());
+    assert!(error("gone").contains("Connection refused"), "{}", error("gone"));
+    assert!(error("other").contains("503"), "{}", error("other"));
+    let table = say(&format!("workers --router {}", router.admin), &[]).out;
+    assert!(table.contains("Connection refused") && table.contains("503"), "{table}");
+    for name in ["other", "gone"] {
+        let words = format!("worker=\"{name}\"");
+        let log = router.log();
+        let lines = log.lines().filter(|line| line.contains("WARN") && line.contains(&words));
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.len() == 1 && lines[0].contains("help="), "{lines:?}");
+    }
+}
