@@ -127,7 +127,7 @@ fn begin(
 }
 
 /// Drawn from the system: neither number may be guessable.
-fn random() -> io::Result<u64> {
+pub(crate) fn random() -> io::Result<u64> {
     getrandom::u64().map_err(io::Error::from)
 }
 

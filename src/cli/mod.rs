@@ -42,7 +42,8 @@ use std::process::ExitCode;
         forebay record --router http://127.0.0.1:9090 --seconds 600 --out day.kvrec\n  \
         forebay explain --recording day.kvrec\n  \
         forebay replay gpu1.kvrec\n  \
-        forebay simulate --trace conversation_trace.jsonl --policy kv,round_robin\n\n\
+        forebay simulate --trace conversation_trace.jsonl --policy kv,round_robin\n  \
+        forebay shadow --worker http://gpu1:8000 --worker http://gpu2:8000\n\n\
         Exit codes: 0 done, 1 refused or failed (the reason is on standard error), 2 wrong usage."
 )]
 struct CommandLine {
@@ -84,6 +85,9 @@ enum Command {
     #[cfg(feature = "engine")]
     /// Compare policies on a trace, with simulated ranks in virtual time
     Simulate(commands::simulate::SimulateArgs),
+    #[cfg(feature = "engine")]
+    /// Take mirrored requests, forward nothing, and show what policy kv would have given
+    Shadow(Box<commands::shadow::ShadowArgs>),
     /// Make, list and remove the API keys of clients
     Key(commands::key::KeyArgs),
     /// Check a configuration file and report everything that is wrong with it
@@ -124,6 +128,8 @@ pub fn run() -> ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         #[cfg(feature = "engine")]
         Command::Simulate(args) => commands::simulate::run(&args),
+        #[cfg(feature = "engine")]
+        Command::Shadow(args) => commands::shadow::run(&args),
         Command::Key(args) => commands::key::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

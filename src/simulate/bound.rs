@@ -216,7 +216,7 @@ impl<'a> Annealer<'a> {
             self.first_tokens(rank, &mut |arrival, ttft_ns| {
                 let alone_ns = records[arrival.id as usize].outcome.alone_ns;
                 let ttft_ns = Some(ttft_ns);
-                outcomes.push(RequestOutcome { ttft_ns, alone_ns, token_ns: None });
+                outcomes.push(RequestOutcome { ttft_ns, alone_ns, ..RequestOutcome::default() });
             });
         }
         outcomes

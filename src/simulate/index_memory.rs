@@ -31,6 +31,7 @@ pub(crate) struct IndexMemory {
     pub(crate) pool: BelievedPool,
     /// By block of the trace: the key of its parent, and its own.
     pub(crate) keys: Vec<(BlockKey, BlockKey)>,
+    root: BlockKey,
     block_bytes: u16,
 }
 
@@ -44,19 +45,28 @@ impl IndexMemory {
             chunks_max: CHUNKS_MAX,
         };
         let block_bytes = (trace.block_tokens * TOKEN_BYTES) as u16;
-        let mut keys: Vec<(BlockKey, BlockKey)> = Vec::with_capacity(trace.parents.len());
-        let mut text = Vec::new();
-        for (block, &parent) in trace.parents.iter().enumerate() {
-            let before = if parent == NO_BLOCK { root } else { keys[parent as usize].1 };
-            text.clear();
-            write_block(block as u32, usize::from(block_bytes), &mut text);
-            keys.push((before, before.child(SEED, &text)));
-        }
         let writer = writers.swap_remove(0);
         let expiring = ExpiringChunks::new(limits);
         let reported = ReportedPaths::default();
         let pool = BelievedPool::new(config.kv.tier_ttl);
-        Self { reader, writer, expiring, reported, pool, keys, block_bytes }
+        let keys = Vec::with_capacity(trace.parents.len());
+        let mut memory = Self { reader, writer, expiring, reported, pool, keys, root, block_bytes };
+        for (block, &parent) in trace.parents.iter().enumerate() {
+            memory.name(block as u32, parent);
+        }
+        memory
+    }
+
+    /// Sets the keys of a block, the next or an earlier. The parent has its keys.
+    pub(crate) fn name(&mut self, block: u32, parent: u32) {
+        let before = if parent == NO_BLOCK { self.root } else { self.keys[parent as usize].1 };
+        let mut text = Vec::new();
+        write_block(block, usize::from(self.block_bytes), &mut text);
+        let keys = (before, before.child(SEED, &text));
+        match self.keys.get_mut(block as usize) {
+            Some(known) => *known = keys,
+            None => self.keys.push(keys),
+        }
     }
 
     pub(crate) fn store(&self, block: u32) -> KvOp {

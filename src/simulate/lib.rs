@@ -14,6 +14,7 @@
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | requests and their times |
 //! | `summary`, `series` | figures of the run, in all and over time |
+//! | `live`, `live_figures` | requests that arrive while the run goes on, for `forebay shadow` |
 //! | `bound` | the same requests under a clairvoyant assignment |
 //!
 //! A run is a function of its trace, its plan and its seed. Nothing here reads a clock.
@@ -37,9 +38,13 @@ mod routers;
 mod series;
 mod shipped;
 mod summary;
+mod live_figures;
 mod world;
+mod live;
 
 pub use bound::{BoundError, SegmentBound, SegmentFigures, TraceSegment, bound};
+pub use live::{LiveFleet, LivePrompt};
+pub use live_figures::LiveFigures;
 pub use plan::{BlockRoom, SimPlan};
 pub use ranks::speed::{ModelSpeed, SpeedError, StepCost, TransferCost};
 pub use rivals::{Rival, Rule};

@@ -69,7 +69,8 @@ impl<'a> Routers<'a> {
         Self {
             sides,
             messages: Messages::new(members),
-            router_of: vec![0; trace.requests.len()],
+            // A single router needs no list.
+            router_of: if replicas > 1 { vec![0; trace.requests.len()] } else { Vec::new() },
             random: fastrand::Rng::with_seed(!seed),
             clock,
             used: RouterUse::default(),
@@ -80,7 +81,9 @@ impl<'a> Routers<'a> {
     pub(crate) fn place(&mut self, arrival: TraceArrival<'_>, waiting: &[u32]) -> PlaceOutcome {
         let count = self.sides.len();
         let at = if count > 1 { self.random.usize(..count) } else { 0 };
-        self.router_of[arrival.id as usize] = at as u16;
+        if count > 1 {
+            self.router_of[arrival.id as usize] = at as u16;
+        }
         let began = (self.clock)();
         let side = &mut self.sides[at];
         let placed = match &mut side.rival {
@@ -157,13 +160,18 @@ impl<'a> Routers<'a> {
         self.side_of(request).shipped.end(lease, now);
     }
 
+    /// Sets the path of a block of a growing trace.
+    pub(crate) fn name_block(&mut self, block: u32, parent: u32) {
+        self.sides.iter_mut().for_each(|side| side.shipped.name_block(block, parent));
+    }
+
     pub(crate) fn used(&self) -> RouterUse {
         let bytes = self.sides.iter().map(|side| side.shipped.index_bytes());
         RouterUse { index_bytes: bytes.max().unwrap_or(0), ..self.used }
     }
 
     fn side_of(&mut self, request: u32) -> &mut RouterSide {
-        let at = self.router_of[request as usize];
+        let at = if self.sides.len() > 1 { self.router_of[request as usize] } else { 0 };
         &mut self.sides[usize::from(at)]
     }
 }

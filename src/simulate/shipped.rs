@@ -144,6 +144,11 @@ impl ShippedRouter {
         connected
     }
 
+    /// Sets the keys of a block, see [`IndexMemory::name`].
+    pub(crate) fn name_block(&mut self, block: u32, parent: u32) {
+        self.memory.name(block, parent);
+    }
+
     pub(crate) fn board(&self) -> &LoadBoard {
         &self.stages.loads.board
     }

@@ -13,6 +13,8 @@ pub(crate) struct RequestOutcome {
     pub(crate) alone_ns: u64,
     /// Mean time between tokens of the answer; `None`: the answer has fewer than two tokens.
     pub(crate) token_ns: Option<u64>,
+    /// Refused, or answered to the last token.
+    pub(crate) is_over: bool,
 }
 
 /// Figures of a policy on a trace.

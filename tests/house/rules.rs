@@ -26,6 +26,7 @@ const TOKIO: &[&str] = &[
     "record",
     "replicas",
     "server",
+    "shadow",
     "sim_engine",
     "zmq",
 ];

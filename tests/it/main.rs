@@ -83,6 +83,7 @@ mod rig;
 mod retries;
 mod roles;
 mod sessions;
+mod shadow;
 mod shard_faults;
 mod side_doors;
 mod sleep;

@@ -53,7 +53,7 @@ mod vllm;
 mod wire_cut;
 
 pub use batching::prefix_cache::{BlockHash, CacheEvent, LiveSequence, PrefixCache};
-pub use batching::rank_stats::{RankStats, RequestCounts, TokenCounts};
+pub use batching::rank_stats::{RankStats, RequestCounts, RequestTimes, TokenCounts};
 pub use batching::schedule::{EnginePace, LegPart, RankSchedule, RequestId, TokenStep, Work};
 pub use config::{DEFAULT_MODEL, EngineConfig, EngineError, EngineRole, EngineWire};
 pub use events::kv_publisher::{KvEndpoints, REPLAY_BATCHES_MAX};

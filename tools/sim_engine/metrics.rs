@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Answers with the metrics of all ranks.
 pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
@@ -36,17 +37,34 @@ pub(super) async fn metrics(State(state): State<EngineState>) -> Response {
         r.tokens.hit as f64
     });
     page.series("counter", "vllm:prompt_tokens_total", "Prompt tokens.", |r| {
-        r.tokens.queried as f64
+        r.tokens.prompt as f64
     });
     page.series("counter", "vllm:generation_tokens_total", "Generated tokens.", |r| {
         r.tokens.generated as f64
     });
+    request_times(&mut page);
     own_series(&mut page);
     page.open_requests(&state);
     page.failed_requests(&state);
     page.finished();
     page.cache_config(config);
     ([(header::CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], page.out).into_response()
+}
+
+/// Sums and counts of vLLM's histograms, without their buckets.
+fn request_times(page: &mut Page<'_>) {
+    let name = "vllm:request_queue_time_seconds";
+    page.sums(name, "Time of a request before its prefill.", |r| {
+        (r.times.queued_ns, r.times.prefills)
+    });
+    let name = "vllm:request_prefill_time_seconds";
+    page.sums(name, "Time of a request in its prefill.", |r| {
+        (r.times.prefill_ns, r.times.prefills)
+    });
+    let name = "vllm:inter_token_latency_seconds";
+    page.sums(name, "Time between two tokens of a request.", |r| {
+        (r.times.between_tokens_ns, r.times.later_tokens)
+    });
 }
 
 /// Metrics that no real engine has.
@@ -105,6 +123,19 @@ impl Page<'_> {
         for (engine, rank) in self.ranks.iter().enumerate() {
             let labels = format!(r#"engine="{engine}",model_name="{}""#, escaped(self.model));
             let _infallible = writeln!(self.out, "{name}{{{labels}}} {:?}", value(rank));
+        }
+    }
+
+    fn sums(&mut self, name: &str, help: &str, value: impl Fn(&RankStats) -> (u64, u64)) {
+        self.head("histogram", name, help);
+        for (engine, rank) in self.ranks.iter().enumerate() {
+            let labels = format!(r#"engine="{engine}",model_name="{}""#, escaped(self.model));
+            let (sum_ns, count) = value(rank);
+            let seconds = Duration::from_nanos(sum_ns).as_secs_f64();
+            let _infallible = writeln!(
+                self.out,
+                "{name}_sum{{{labels}}} {seconds:?}\n{name}_count{{{labels}}} {count}"
+            );
         }
     }
 

@@ -84,7 +84,8 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
         }
     }
     let config = Arc::new(config);
-    let examined = run_local(examine_all(&config))??;
+    let for_kv = config.policy.uses_overlap();
+    let examined = run_local(examine_all(&config, for_kv))??;
     for (name, examined) in &examined {
         let (about, lacks) = match examined {
             Ok(examined) => {
@@ -140,7 +141,9 @@ fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io:
 }
 
 /// Workers of each name of `discovery.dns`, or the fault.
-async fn resolve_all(discovery: &DiscoveryConfig) -> Vec<(String, Result<NamedWorkers, String>)> {
+pub(super) async fn resolve_all(
+    discovery: &DiscoveryConfig,
+) -> Vec<(String, Result<NamedWorkers, String>)> {
     let mut found = Vec::new();
     for url in &discovery.dns {
         let Ok(name) = WorkerUrl::parse(url) else { continue };
@@ -150,10 +153,13 @@ async fn resolve_all(discovery: &DiscoveryConfig) -> Vec<(String, Result<NamedWo
     found
 }
 
-type ExaminedWorker = (String, Result<Examination, String>);
+pub(super) type ExaminedWorker = (String, Result<Examination, String>);
 
-/// Examines all configured workers, in their order.
-async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String> {
+/// Examines all configured workers, in their order. Without `for_kv`, only by GET.
+pub(super) async fn examine_all(
+    config: &Arc<Config>,
+    for_kv: bool,
+) -> Result<Vec<ExaminedWorker>, String> {
     let clock = Clock::start();
     let connectors = config.connectors().map_err(|error| error.to_string())?;
     let clients = WorkerClients::new(config, &connectors).map_err(|error| error.to_string())?;
@@ -169,7 +175,6 @@ async fn examine_all(config: &Arc<Config>) -> Result<Vec<ExaminedWorker>, String
         notices,
         signs: Rc::new(SignsOfLife::new(clock)),
     };
-    let for_kv = config.policy.uses_overlap();
     let mut all = Vec::new();
     for some in config.workers.chunks(WORKERS_QUERIED_MAX) {
         let tasks: Vec<_> = some

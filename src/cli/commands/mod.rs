@@ -14,6 +14,8 @@ pub(crate) mod machine;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod serve;
+#[cfg(feature = "engine")]
+pub(crate) mod shadow;
 pub(crate) mod shell;
 #[cfg(feature = "engine")]
 pub(crate) mod simulate;

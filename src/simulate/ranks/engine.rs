@@ -189,6 +189,11 @@ impl ModelEngine {
         (self.cache.used() * 1_000 / self.cache.capacity().max(1)).min(1_000) as u16
     }
 
+    /// All blocks in the cache that other requests can share.
+    pub(crate) fn held_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.cache.held_blocks()
+    }
+
     pub(crate) fn take_changes(&mut self) -> Vec<CacheChange> {
         self.cache.take_changes()
     }
@@ -201,7 +206,7 @@ impl ModelEngine {
 
     /// Adds a request. True if [`Self::ends_at`] has changed.
     pub(crate) fn arrive(&mut self, arrival: EngineRequest, trace: &Trace, now: u64) -> bool {
-        let tokens = trace.requests[arrival.id as usize].input_tokens;
+        let tokens = trace.request(arrival.id).input_tokens;
         let priority = if self.rules.priority_scheduling { arrival.priority } else { 0 };
         let place = self.waiting.partition_point(|before| before.arrival.priority <= priority);
         let arrival = EngineRequest { priority, ..arrival };
@@ -243,7 +248,7 @@ impl ModelEngine {
             }
             sequence.made += (steps - sequence.since) as u32;
             sequence.since = steps;
-            let request = &trace.requests[sequence.arrival.id as usize];
+            let request = trace.request(sequence.arrival.id);
             sequence.computed = request.input_tokens + sequence.made - 1;
             sequence.commit(&mut self.cache, request, trace.block_tokens);
             if sequence.made >= request.output_tokens {
@@ -274,7 +279,7 @@ impl ModelEngine {
         sequence.since = steps;
         let Some(sequence) = self.leave(victim, trace) else { return };
         self.totals.preempted += 1;
-        let tokens = trace.requests[sequence.arrival.id as usize].input_tokens;
+        let tokens = trace.request(sequence.arrival.id).input_tokens;
         let ModelSequence { arrival, made, .. } = sequence;
         // The KV that a prefill rank sent is lost.
         let arrival = EngineRequest { job: EngineJob::Whole, ..arrival };
@@ -297,7 +302,7 @@ impl ModelEngine {
     fn leave(&mut self, place: usize, trace: &Trace) -> Option<ModelSequence> {
         let sequence = self.decoding.places[place].take()?;
         sequence.release(&mut self.cache);
-        let request = &trace.requests[sequence.arrival.id as usize];
+        let request = trace.request(sequence.arrival.id);
         self.decoding.context_tokens -= u64::from(request.input_tokens + sequence.made);
         self.decoding.free.push(place);
         self.decoding.count -= 1;
@@ -307,7 +312,7 @@ impl ModelEngine {
     fn end_chunks(&mut self, trace: &Trace, news: &mut Vec<EngineNews>) {
         let Self { cache, prefilling, decoding, totals, .. } = self;
         prefilling.retain_mut(|sequence| {
-            let request = &trace.requests[sequence.arrival.id as usize];
+            let request = trace.request(sequence.arrival.id);
             sequence.computed += sequence.chunk;
             totals.computed_tokens += u64::from(sequence.chunk);
             sequence.chunk = 0;
@@ -335,7 +340,7 @@ impl ModelEngine {
     fn loaded(&mut self, trace: &Trace, now: u64) -> Option<ModelSequence> {
         self.loads.next_ns().filter(|&at| at <= now)?;
         let (_, mut sequence) = self.loads.loading.pop_front()?;
-        let request = &trace.requests[sequence.arrival.id as usize];
+        let request = trace.request(sequence.arrival.id);
         sequence.commit(&mut self.cache, request, trace.block_tokens);
         Some(sequence)
     }
@@ -423,7 +428,7 @@ impl ModelSequence {
     /// Allocates the blocks of the sequence; `None` if too few are free. Returns the blocks to
     /// load.
     fn start(&mut self, cache: &mut KvCache, trace: &Trace) -> Option<BlocksToLoad> {
-        let request = &trace.requests[self.arrival.id as usize];
+        let request = trace.request(self.arrival.id);
         let block_tokens = trace.block_tokens;
         // The last token is always computed.
         let most = ((self.target - 1) / block_tokens) as usize;
@@ -464,7 +469,7 @@ impl ModelSequence {
 
     /// The step at which the sequence ends, or needs another block.
     fn due(&self, trace: &Trace) -> u64 {
-        let request = &trace.requests[self.arrival.id as usize];
+        let request = trace.request(self.arrival.id);
         let held = (self.held.committed.len() + self.held.loose) as u32 * trace.block_tokens;
         let to_end = request.output_tokens.saturating_sub(self.made);
         let to_block = (held + 1).saturating_sub(request.input_tokens + self.made);
@@ -479,7 +484,7 @@ impl ModelSequence {
 impl Decoding {
     fn add(&mut self, mut sequence: ModelSequence, trace: &Trace) {
         sequence.since = self.steps;
-        let request = &trace.requests[sequence.arrival.id as usize];
+        let request = trace.request(sequence.arrival.id);
         self.context_tokens += u64::from(request.input_tokens + sequence.made);
         self.count += 1;
         let place = self.free.pop().unwrap_or_else(|| {

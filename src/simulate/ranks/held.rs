@@ -60,6 +60,16 @@ impl CacheBlocks {
         self.count
     }
 
+    /// The blocks, in no order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.places.iter().flat_map(|(&number, &place)| {
+            let row = &self.rows[place as usize];
+            (0..ROW_BLOCKS)
+                .filter(|bit| row.held & (1 << bit) != 0)
+                .map(move |bit| number * ROW_BLOCKS + bit)
+        })
+    }
+
     /// Blocks without a user.
     pub(crate) const fn idle_count(&self) -> usize {
         self.idle.count

@@ -71,6 +71,10 @@ impl KvCache {
         self.held.count() - self.held.idle_count() + self.loose
     }
 
+    pub(crate) fn held_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.held.blocks()
+    }
+
     pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }

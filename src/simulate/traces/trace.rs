@@ -55,6 +55,8 @@ pub struct Trace {
     pub whole_percent: u32,
     /// By block: the block before it on its path, or [`NO_BLOCK`].
     pub(crate) parents: Vec<u32>,
+    /// Requests that left the front of the list, see [`Trace::forget`].
+    pub(crate) forgotten: u32,
 }
 
 /// Assigns numbers to blocks: a number for each path.
@@ -99,6 +101,28 @@ impl TraceRequest {
 }
 
 impl Trace {
+    /// A trace that grows while it runs.
+    pub(crate) fn growing(block_tokens: u32) -> Self {
+        Self { block_tokens, ..Self::default() }
+    }
+
+    /// A request by its id: its position among all requests.
+    pub(crate) fn request(&self, id: u32) -> &TraceRequest {
+        &self.requests[self.place(id)]
+    }
+
+    /// Position of a request in lists without the forgotten requests; no list reaches as far for a
+    /// forgotten request.
+    pub(crate) const fn place(&self, id: u32) -> usize {
+        id.wrapping_sub(self.forgotten) as usize
+    }
+
+    /// Removes requests from the front. The ids of the other requests stay.
+    pub(crate) fn forget(&mut self, count: usize) {
+        self.requests.drain(..count);
+        self.forgotten += count as u32;
+    }
+
     /// The mean length of the prompts, at least 1 token.
     pub(crate) fn mean_input_tokens(&self) -> u32 {
         let tokens: u64 = self.requests.iter().map(|request| u64::from(request.input_tokens)).sum();
@@ -177,7 +201,7 @@ impl Trace {
         let is_single = |request: &TraceRequest| request.output_tokens <= 1;
         let chance = id.wrapping_mul(CHANCE_FACTOR) >> 8;
         let is_stream = chance % 100 >= self.whole_percent;
-        let shows = is_stream || self.requests.get(id as usize).is_some_and(is_single);
+        let shows = is_stream || self.requests.get(self.place(id)).is_some_and(is_single);
         FirstTokenKind { shows, is_stream }
     }
 

@@ -2,10 +2,12 @@
 //! rival rule, and run on their rank. The router sees the effects with a delay.
 
 mod arrivals;
+mod live;
 mod report;
 mod summarize;
 
-use crate::plan::SimPlan;
+use crate::live_figures::LiveFigures;
+use crate::plan::{BlockRoom, SimPlan};
 use crate::ranks::engine::{EngineJob, EngineNews, EngineRequest, ModelEngine};
 use crate::ranks::host_tier::HostTier;
 use crate::ranks::kv_cache::{CacheChange, KvCache};
@@ -18,6 +20,7 @@ use crate::traces::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::account::{FirstTokens, Lease};
 use forebay_router::dispatch::EngineOrder;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -92,7 +95,7 @@ pub fn simulate(trace: &Trace, plan: &SimPlan, rule: Rule) -> PolicySummary {
 #[must_use]
 pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: RunObserver<'_>) -> PolicyRun {
     let RunObserver { ended, clock } = onlooker;
-    let mut world = World::new(trace, plan, rule, clock);
+    let mut world = World::of(trace, plan, rule, clock);
     world.replay(ended);
     let Requests { started_ns, outcomes, .. } = &world.requests;
     let computed = world.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
@@ -101,7 +104,7 @@ pub fn run(trace: &Trace, plan: &SimPlan, rule: Rule, onlooker: RunObserver<'_>)
         summary: world.summary(),
         series,
         loads: std::mem::take(&mut world.ranks.loads),
-        ended_ns: world.requests.last.end_ns,
+        ended_ns: world.requests.past.end_ns,
         used: world.routers.used(),
     }
 }
@@ -117,7 +120,7 @@ pub(crate) struct RequestRecord {
 
 /// All requests of a run under a policy. Without pairs of ranks.
 pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestRecord> {
-    let mut world = World::new(trace, plan, rule, &|| 0);
+    let mut world = World::of(trace, plan, rule, &|| 0);
     world.replay(&mut |_| ());
     let Requests { started_ns, sent, outcomes, .. } = world.requests;
     let places = started_ns.into_iter().zip(sent).zip(outcomes);
@@ -129,7 +132,7 @@ pub(crate) fn records(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<RequestR
 /// Outcome and start of each request.
 #[cfg(test)]
 pub(crate) fn outcomes(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<(u64, RequestOutcome)> {
-    let mut world = World::new(trace, plan, rule, &|| 0);
+    let mut world = World::of(trace, plan, rule, &|| 0);
     world.plan_arrivals();
     while let Some((now, event)) = world.next() {
         world.happen(now, event);
@@ -138,9 +141,9 @@ pub(crate) fn outcomes(trace: &Trace, plan: &SimPlan, rule: Rule) -> Vec<(u64, R
     started_ns.into_iter().zip(outcomes).collect()
 }
 
-struct World<'a> {
-    trace: &'a Trace,
-    plan: &'a SimPlan,
+pub(crate) struct World<'a> {
+    trace: Cow<'a, Trace>,
+    plan: Cow<'a, SimPlan>,
     routers: Routers<'a>,
     ranks: SimRanks,
     requests: Requests,
@@ -173,11 +176,12 @@ struct SimRanks {
     loads: Vec<EngineLoad>,
 }
 
-/// Last arrival and last end of a run.
+/// Last arrival and last end of a run, and figures of requests that left the lists.
 #[derive(Clone, Copy, Debug, Default)]
-struct LastTimes {
+struct PastRequests {
     arrival_ns: u64,
     end_ns: u64,
+    figures: LiveFigures,
 }
 
 struct Requests {
@@ -192,10 +196,26 @@ struct Requests {
     followers: Vec<Vec<u32>>,
     /// Requests that have not ended.
     left: usize,
-    last: LastTimes,
+    past: PastRequests,
+}
+
+/// The ranks of a plan, with empty caches.
+fn engines(trace: &Trace, plan: &SimPlan) -> Vec<ModelEngine> {
+    let blocks = plan.device_blocks(trace);
+    let BlockRoom { host, pool, .. } = plan.blocks;
+    let pool = (pool > 0).then(|| Rc::new(RefCell::new(HostTier::new(pool))));
+    let engine = |rank| {
+        let cache = KvCache::new(blocks(rank), host).with_pool(pool.clone());
+        ModelEngine::new(plan.speed(rank), cache)
+    };
+    (0..plan.ranks).map(engine).collect()
 }
 
 impl<'a> World<'a> {
+    fn of(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
+        Self::new(Cow::Borrowed(trace), Cow::Borrowed(plan), rule, clock)
+    }
+
     fn replay(&mut self, ended: &mut dyn FnMut(usize)) {
         self.plan_arrivals();
         while let Some((now, event)) = self.next() {
@@ -206,30 +226,27 @@ impl<'a> World<'a> {
         }
     }
 
-    fn new(trace: &'a Trace, plan: &'a SimPlan, rule: Rule, clock: LentClock<'a>) -> Self {
+    fn new(
+        trace: Cow<'a, Trace>,
+        plan: Cow<'a, SimPlan>,
+        rule: Rule,
+        clock: LentClock<'a>,
+    ) -> Self {
         let count = trace.requests.len();
         let alone = trace.requests.iter().map(|request| RequestOutcome {
-            ttft_ns: None,
-            token_ns: None,
             alone_ns: plan.alone_ns(request.input_tokens),
+            ..RequestOutcome::default()
         });
-        let blocks = plan.device_blocks(trace);
-        let pool =
-            (plan.blocks.pool > 0).then(|| Rc::new(RefCell::new(HostTier::new(plan.blocks.pool))));
-        let engine = |rank| {
-            let cache = KvCache::new(blocks(rank), plan.blocks.host).with_pool(pool.clone());
-            ModelEngine::new(plan.speed(rank), cache)
-        };
+        let outcomes = alone.collect();
+        let ranks = plan.ranks;
         Self {
-            trace,
-            plan,
-            routers: Routers::new(trace, plan, rule, clock),
+            routers: Routers::new(&trace, &plan, rule, clock),
             ranks: SimRanks {
-                engines: (0..plan.ranks).map(engine).collect(),
-                waiting: vec![0; plan.ranks],
+                engines: engines(&trace, &plan),
+                waiting: vec![0; ranks],
                 pending_events: VecDeque::new(),
                 next_scan_at: u64::MAX,
-                waited_ns: vec![0; plan.ranks],
+                waited_ns: vec![0; ranks],
                 samples: Vec::new(),
                 loads: Vec::new(),
             },
@@ -238,14 +255,16 @@ impl<'a> World<'a> {
                 prefills: (0..count).map(|_| None).collect(),
                 started_ns: vec![0; count],
                 sent: vec![None; count],
-                outcomes: alone.collect(),
+                outcomes,
                 followers: vec![Vec::new(); count],
                 left: count,
-                last: LastTimes::default(),
+                past: PastRequests::default(),
             },
             events: SimEvents::default(),
             first_tokens: FirstTokens::default(),
             priorities: vec![0; count],
+            trace,
+            plan,
         }
     }
 
@@ -282,7 +301,8 @@ impl<'a> World<'a> {
                 self.serve(true, now);
             }
             Event::Passes(id) => {
-                if let Some(lease) = &mut self.requests.leases[id as usize] {
+                let lease = self.requests.leases.get_mut(self.trace.place(id));
+                if let Some(lease) = lease.and_then(Option::as_mut) {
                     lease.prefill_due(NanosSinceStart(now));
                 }
                 self.serve(false, now);
@@ -302,10 +322,9 @@ impl<'a> World<'a> {
     }
 
     fn arrive(&mut self, id: u32, now: u64) {
-        self.requests.started_ns[id as usize] = now;
-        self.requests.last.arrival_ns = now;
-        let trace = self.trace;
-        let request = &trace.requests[id as usize];
+        self.requests.started_ns[self.trace.place(id)] = now;
+        self.requests.past.arrival_ns = now;
+        let request = self.trace.request(id);
         let arrival = TraceArrival { id, request, now: NanosSinceStart(now) };
         let placed = self.routers.place(arrival, &self.ranks.waiting);
         self.placed(id, placed, now);
@@ -322,15 +341,17 @@ impl<'a> World<'a> {
                     self.at(now_ns.plus(time).0, Event::Passes(id));
                 }
                 self.number(id, &lease);
-                self.requests.leases[id as usize] = Some(lease);
-                self.requests.sent[id as usize] = Some((rank, now));
+                let at = self.trace.place(id);
+                self.requests.leases[at] = Some(lease);
+                self.requests.sent[at] = Some((rank, now));
                 self.begin(rank, id, EngineJob::Whole, now);
             }
             PlaceOutcome::Paired { prefill, decode } => {
                 let rank = prefill.rank().index();
                 self.number(id, &prefill);
-                self.requests.prefills[id as usize] = Some(prefill);
-                self.requests.leases[id as usize] = Some(decode);
+                let at = self.trace.place(id);
+                self.requests.prefills[at] = Some(prefill);
+                self.requests.leases[at] = Some(decode);
                 self.begin(rank, id, EngineJob::Prompt, now);
             }
             PlaceOutcome::Waits(deadline) => self.at(deadline.0, Event::Late(id)),
@@ -342,19 +363,21 @@ impl<'a> World<'a> {
     fn number(&mut self, id: u32, prefill: &Lease) {
         let queue = &self.plan.config.flow.queue;
         if queue.engine_priority {
+            let at = self.trace.place(id);
             let order = EngineOrder {
-                arrived_at: START + Duration::from_nanos(self.requests.started_ns[id as usize]),
+                arrived_at: START + Duration::from_nanos(self.requests.started_ns[at]),
                 prefill_time: prefill.own_prefill_time().unwrap_or_default(),
                 overtaken_max: queue.overtaken_max,
             };
-            self.priorities[id as usize] = order.number(0);
+            self.priorities[at] = order.number(0);
         }
     }
 
     fn begin(&mut self, rank: usize, id: u32, job: EngineJob, now: u64) {
         self.ranks.waiting[rank] += 1;
-        let request = EngineRequest { id, priority: self.priorities[id as usize], job };
-        if self.ranks.engines[rank].arrive(request, self.trace, now) {
+        let priority = self.priorities[self.trace.place(id)];
+        let request = EngineRequest { id, priority, job };
+        if self.ranks.engines[rank].arrive(request, &self.trace, now) {
             self.plan_end(rank);
         }
         self.send_events(rank, now);
@@ -372,23 +395,25 @@ impl<'a> World<'a> {
             return;
         }
         let mut news = Vec::new();
-        self.ranks.engines[rank].end_steps(self.trace, now, &mut news);
+        self.ranks.engines[rank].end_steps(&self.trace, now, &mut news);
         self.send_events(rank, now);
         self.plan_end(rank);
         for news in news {
             match news {
                 EngineNews::First(id) => self.first_token(rank, id, now),
-                EngineNews::Ended(id) => match self.requests.prefills[id as usize].take() {
-                    Some(lease) => self.prompt_computed(id, lease, now),
-                    None => self.ended(id, now),
-                },
+                EngineNews::Ended(id) => {
+                    match self.requests.prefills[self.trace.place(id)].take() {
+                        Some(lease) => self.prompt_computed(id, lease, now),
+                        None => self.ended(id, now),
+                    }
+                }
             }
         }
         self.serve(false, now);
     }
 
     fn first_token(&mut self, rank: usize, id: u32, now: u64) {
-        let at = id as usize;
+        let at = self.trace.place(id);
         self.ranks.waiting[rank] -= 1;
         // The client does not see the token of a prefill rank.
         if self.requests.prefills[at].is_some() {
@@ -406,7 +431,7 @@ impl<'a> World<'a> {
 
     /// Delay of each token of a request outside of the steps.
     fn beside_steps_ns(&self, id: u32) -> u64 {
-        let rank = self.requests.leases[id as usize].as_ref().map(Lease::rank);
+        let rank = self.requests.leases[self.trace.place(id)].as_ref().map(Lease::rank);
         rank.map_or(0, |rank| self.plan.speed(rank.index()).request_ns as u64)
     }
 
@@ -414,7 +439,7 @@ impl<'a> World<'a> {
     fn prompt_computed(&mut self, id: u32, mut prefill: Lease, now: u64) {
         prefill.prefill_done(|| NanosSinceStart(now));
         self.routers.end(id, prefill, NanosSinceStart(now));
-        let decode = self.requests.leases[id as usize].as_ref().map(Lease::rank);
+        let decode = self.requests.leases[self.trace.place(id)].as_ref().map(Lease::rank);
         if let Some(decode) = decode {
             self.begin(decode.index(), id, EngineJob::Answer, now);
         }
@@ -433,19 +458,20 @@ impl<'a> World<'a> {
     }
 
     fn ended(&mut self, id: u32, now: u64) {
-        let at = id as usize;
+        let at = self.trace.place(id);
         let gaps = u64::from(self.trace.requests[at].output_tokens.saturating_sub(1));
         let beside_steps_ns = self.beside_steps_ns(id);
         let outcome = &mut self.requests.outcomes[at];
+        outcome.is_over = true;
         let first_ns = outcome.ttft_ns.map(|ttft| self.requests.started_ns[at] + ttft);
         let last_ns = now + beside_steps_ns;
         outcome.token_ns = first_ns.and_then(|first| (last_ns - first).checked_div(gaps));
-        if let Some(lease) = self.requests.leases[id as usize].take() {
+        if let Some(lease) = self.requests.leases[at].take() {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
         self.requests.left -= 1;
-        self.requests.last.end_ns = now;
-        for follower in std::mem::take(&mut self.requests.followers[id as usize]) {
+        self.requests.past.end_ns = now;
+        for follower in std::mem::take(&mut self.requests.followers[at]) {
             if let TurnStart::After { think_ns, .. } = self.trace.requests[follower as usize].turn {
                 self.at(now.saturating_add(think_ns), Event::Arrives(follower));
             }

@@ -8,7 +8,7 @@ use forebay_fleet::worker::{LoadReading, TokenProgress};
 
 impl World<'_> {
     pub(super) fn report(&mut self, now: u64) {
-        if self.requests.left == 0 {
+        if self.requests.left == 0 && !self.is_live() {
             return;
         }
         self.routers.fade(NanosSinceStart(now));

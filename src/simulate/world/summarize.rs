@@ -31,7 +31,7 @@ impl World<'_> {
         let (most, all) = work.fold((0.0, 0.0), |(most, all), work| (work.max(most), all + work));
         summary.load_max_over_mean = most / (all / computing.max(1) as f64).max(1.0);
         let busy: u64 = totals().map(|totals| totals.busy_ns).sum();
-        let all = self.requests.last.arrival_ns.max(1) as f64 * ranks as f64;
+        let all = self.requests.past.arrival_ns.max(1) as f64 * ranks as f64;
         summary.busy = busy as f64 / all;
         summary
     }

@@ -7,6 +7,8 @@ pub struct RankStats {
     pub requests: RequestCounts,
     /// Tokens by the source of their KV.
     pub tokens: TokenCounts,
+    /// Times of its requests.
+    pub times: RequestTimes,
     /// Blocks held by running requests.
     pub used_blocks: usize,
     /// All blocks of the cache.
@@ -36,9 +38,26 @@ pub struct RequestCounts {
     pub aborted: u64,
 }
 
+/// Times of a rank's requests, in sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// Count of prefills that ended.
+    pub prefills: u64,
+    /// Time of these prefills.
+    pub prefill_ns: u64,
+    /// Time that their requests waited before.
+    pub queued_ns: u64,
+    /// Tokens behind the first token of a request.
+    pub later_tokens: u64,
+    /// Time from the token before to these tokens.
+    pub between_tokens_ns: u64,
+}
+
 /// Tokens of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
+    /// Prompt tokens of requests with a first token.
+    pub prompt: u64,
     /// Prompt tokens looked up in the cache.
     pub queried: u64,
     /// Prompt tokens found in the cache.

@@ -80,10 +80,22 @@ struct RunningRequest {
     part: LegPart,
 }
 
+/// A request that waits for its place in the batch.
+#[derive(Debug)]
+struct WaitingWork {
+    request: RequestId,
+    came_at: NanosSinceStart,
+    work: Work,
+}
+
 #[derive(Debug)]
 struct Prefill {
     request: RequestId,
+    /// When the request came, and when its prefill began.
+    came_at: NanosSinceStart,
+    began_at: NanosSinceStart,
     ends_at: NanosSinceStart,
+    prompt_tokens: usize,
     running: RunningRequest,
 }
 
@@ -92,7 +104,7 @@ struct Prefill {
 pub struct RankSchedule {
     pace: EnginePace,
     cache: PrefixCache,
-    waiting: VecDeque<(RequestId, Work)>,
+    waiting: VecDeque<WaitingWork>,
     prefill: Option<Prefill>,
     decoding: BTreeMap<(NanosSinceStart, RequestId), RunningRequest>,
     due: HashMap<RequestId, NanosSinceStart>,
@@ -133,7 +145,7 @@ impl RankSchedule {
             self.totals.requests.refused += 1;
             return false;
         }
-        self.waiting.push_back((request, work));
+        self.waiting.push_back(WaitingWork { request, came_at: now, work });
         self.totals.requests.in_flight_peak =
             self.totals.requests.in_flight_peak.max(self.in_flight());
         self.start_prefill(now);
@@ -245,9 +257,10 @@ impl RankSchedule {
         if self.prefill.is_some() || self.running() >= self.pace.concurrency_max {
             return;
         }
-        let Some((request, Work { prompt, output, salt, part })) = self.waiting.pop_front() else {
+        let Some(WaitingWork { request, came_at, work }) = self.waiting.pop_front() else {
             return;
         };
+        let Work { prompt, output, salt, part } = work;
         let prompt_tokens = prompt.len();
         // The last token of the answer is never computed, so it needs no slot.
         let tokens_max = prompt_tokens + output.len().saturating_sub(1);
@@ -256,7 +269,14 @@ impl RankSchedule {
                 self.totals.tokens.external += prompt_tokens as u64;
                 let running =
                     RunningRequest { sequence, output, emitted: 0, cached_tokens: 0, part };
-                self.prefill = Some(Prefill { request, ends_at: now, running });
+                self.prefill = Some(Prefill {
+                    request,
+                    came_at,
+                    began_at: now,
+                    ends_at: now,
+                    prompt_tokens: 0,
+                    running,
+                });
             }
             Ok((sequence, cached_tokens)) => {
                 let computed_tokens = prompt_tokens.saturating_sub(cached_tokens);
@@ -264,10 +284,18 @@ impl RankSchedule {
                 self.totals.tokens.queried += prompt_tokens as u64;
                 self.totals.tokens.hit += cached_tokens as u64;
                 let running = RunningRequest { sequence, output, emitted: 0, cached_tokens, part };
-                self.prefill = Some(Prefill { request, ends_at, running });
+                self.prefill = Some(Prefill {
+                    request,
+                    came_at,
+                    began_at: now,
+                    ends_at,
+                    prompt_tokens,
+                    running,
+                });
             }
             Err((prompt, salt)) => {
-                self.waiting.push_front((request, Work { prompt, output, salt, part }));
+                let work = Work { prompt, output, salt, part };
+                self.waiting.push_front(WaitingWork { request, came_at, work });
             }
         }
     }
@@ -278,7 +306,13 @@ impl RankSchedule {
     }
 
     fn finish_prefill(&mut self, at: NanosSinceStart, steps: &mut Vec<TokenStep>) {
-        let Some(Prefill { request, mut running, .. }) = self.prefill.take() else { return };
+        let Some(prefill) = self.prefill.take() else { return };
+        let Prefill { request, came_at, began_at, prompt_tokens, mut running, .. } = prefill;
+        self.totals.tokens.prompt += prompt_tokens as u64;
+        let times = &mut self.totals.times;
+        times.prefills += 1;
+        times.prefill_ns += at.since(began_at);
+        times.queued_ns += began_at.since(came_at);
         self.cache.prefilled(&mut running.sequence);
         self.emit(at, request, running, steps);
     }
@@ -286,6 +320,9 @@ impl RankSchedule {
     fn decode_one(&mut self, steps: &mut Vec<TokenStep>) {
         let Some(((at, request), mut running)) = self.decoding.pop_first() else { return };
         self.due.remove(&request);
+        self.totals.times.later_tokens += 1;
+        let between_ns = u64::try_from(self.pace.inter_token.as_nanos()).unwrap_or(u64::MAX);
+        self.totals.times.between_tokens_ns += between_ns;
         // The token of the step before is computed now, which is when its slot fills.
         if let Some(previous) = running.output.get(running.emitted.saturating_sub(1)) {
             self.cache.append(&mut running.sequence, *previous);
@@ -321,7 +358,7 @@ impl RankSchedule {
     }
 
     fn remove(&mut self, request: RequestId) -> bool {
-        if let Some(at) = self.waiting.iter().position(|(waiting, _)| *waiting == request) {
+        if let Some(at) = self.waiting.iter().position(|waiting| waiting.request == request) {
             return self.waiting.remove(at).is_some();
         }
         if self.prefill.as_ref().is_some_and(|prefill| prefill.request == request) {
@@ -407,7 +444,11 @@ mod tests {
         let cached: Vec<_> = steps.iter().map(|step| step.cached_tokens).collect();
         assert_eq!(cached, [0, 16]);
         assert_eq!(rank.stats().requests.in_flight_peak, 2);
-        assert_eq!((rank.stats().tokens.queried, rank.stats().tokens.hit), (40, 16));
+        let tokens = rank.stats().tokens;
+        assert_eq!((tokens.prompt, tokens.queried, tokens.hit), (40, 40, 16));
+        let times = rank.stats().times;
+        assert_eq!((times.prefills, times.prefill_ns, times.queued_ns), (2, 24 * MS, 20 * MS));
+        assert_eq!((times.later_tokens, times.between_tokens_ns), (0, 0));
     }
 
     #[test]
