@@ -30,6 +30,7 @@ fn model(name: &str, known: &Value, vocabulary: &Arc<Vocabulary>) -> ModelText {
     ModelText { vocabulary: Arc::clone(vocabulary), chat_encoder: None, chat_template, rules }
 }
 
+#[expect(clippy::unwrap_in_result, reason = "a case that cannot be read is a fault of the test")]
 fn prompt(
     body: &Value,
     endpoint: Endpoint,

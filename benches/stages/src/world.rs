@@ -5,9 +5,9 @@ use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, Wo
 use forebay_config::Config;
 use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport, LoadReports, Model,
-    ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits, Serving, SessionSeat,
-    ShardBoard, TierRanks, Worker, WorkerState,
+    Dialect, EngineTexts, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport,
+    LoadReports, Model, ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits,
+    Serving, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, PrefixMarks, RootName,
@@ -73,7 +73,7 @@ pub(crate) fn fleet(text: Option<Arc<ModelText>>) -> FleetSnapshot {
             blocks: vec![BlockRoot { block_size_tokens: BLOCK_SIZE_TOKENS, key: root() }],
             ..ModelRoots::new(SEED, "m")
         },
-        text,
+        text: EngineTexts::from_list(text.into_iter().collect()),
         kind: ModelKind::Base,
     };
     let kv_tokens = u64::from(KV_BLOCK_COUNT * BLOCK_SIZE_TOKENS);

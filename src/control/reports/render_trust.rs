@@ -111,7 +111,7 @@ impl JudgedModel {
             counts: RequestShape::ALL.get(at).map(|shape| counts(*shape)).unwrap_or_default(),
             ..JudgedShape::default()
         };
-        let text = model.text.as_ref().map(|text| Arc::clone(text));
+        let text = model.text.as_deref().map(Arc::clone);
         Self { text, compared_count, shapes: std::array::from_fn(shape) }
     }
 

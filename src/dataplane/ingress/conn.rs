@@ -174,8 +174,8 @@ impl Conn {
         self.deadline.poll(cx)
     }
 
-    /// Sends all of `bytes` before the deadline and returns a consumed buffer. Polls `meanwhile` too, so
-    /// that the worker's next bytes are already in flight.
+    /// Sends all of `bytes` before the deadline and returns a consumed buffer. Polls `meanwhile`
+    /// too, so that the worker's next bytes are already in flight.
     ///
     /// # Errors
     /// [`WriteEnd`] if the client has disconnected or does not read.

@@ -31,9 +31,10 @@ impl Conn {
         Discarding::new(self, bounds)
     }
 
-    /// Ends the connection so that the client still receives the sent bytes: flushes, closes the sending
-    /// side, then reads and discards the client's bytes, within bounds (RFC 9112 9.6). Closing with
-    /// unread bytes would make the kernel send a reset, which can destroy the response in transit.
+    /// Ends the connection so that the client still receives the sent bytes: flushes, closes the
+    /// sending side, then reads and discards the client's bytes, within bounds (RFC 9112 9.6).
+    /// Closing with unread bytes would make the kernel send a reset, which can destroy the response
+    /// in transit.
     pub async fn linger(mut self, bounds: DiscardBounds) {
         let stalls_at = self.now().plus(bounds.stall_max);
         self.wait_until(stalls_at);
