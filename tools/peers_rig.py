@@ -198,7 +198,7 @@ class Haproxy(Peer):
 
 
 class Floor(Peer):
-    """benches/floor: a proxy on monoio that decides nothing. What it costs, any proxy on io_uring costs."""
+    """benches/floor: a proxy on monoio that decides nothing."""
 
     def argv(self, load, folder):
         target = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "floor")

@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 pub struct Sender {
     link: Rc<Driven>,
     flow: Rc<RefCell<Outflow>>,
-    /// Bytes behind those of the previous send.
+    /// Bytes behind the bytes of the previous send.
     next: Option<Vec<u8>>,
 }
 
@@ -46,7 +46,7 @@ impl Sender {
         }
     }
 
-    /// Ready when the driver has all bytes, and the kernel those of the send before; returns a
+    /// Ready when the driver has all bytes, and the kernel the bytes of the send before; returns a
     /// consumed buffer. Under io_uring a send without a stall costs no wait of its own.
     ///
     /// # Errors

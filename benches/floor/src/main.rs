@@ -1,6 +1,5 @@
 //! The floor of `tools/peers`: a proxy on `monoio` that reads the head of a request and copies
-//! bytes. It parses no body, chooses by turns, knows no timeout and no failure: any proxy on
-//! io_uring has its costs at least.
+//! bytes. It parses no body, chooses by turns, and knows no timeout and no failure.
 //!
 //! usage: floor PORT WORKER_PORT...
 
