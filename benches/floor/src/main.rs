@@ -77,10 +77,7 @@ async fn copy(mut from: impl AsyncReadRent, mut to: impl AsyncWriteRent) -> io::
 }
 
 /// Copies requests: finds the end of each head, and from its length the end of the body.
-async fn requests(
-    from: &mut impl AsyncReadRent,
-    to: &mut impl AsyncWriteRent,
-) -> io::Result<()> {
+async fn requests(from: &mut impl AsyncReadRent, to: &mut impl AsyncWriteRent) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(READ_BYTES);
     let mut rest_bytes = 0;
     loop {
