@@ -1,7 +1,7 @@
 //! Calls of a router's admin API, for commands.
 
 use clap::Args;
-use forebay_config::{AdminAddress, ConfigSource, Flags, Severity};
+use forebay_config::{AdminAddress, ConfigSource, Flags, Severity, shown_url};
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
@@ -151,7 +151,7 @@ impl RouterClient {
         let parsed = Url::parse(&base).map_err(|error| format!("--router {written:?}: {error}"));
         let client = client.build().map_err(|error| format!("no client: {error}"))?;
         let token = token(token_file)?;
-        Ok(Self { client, shown: written.to_owned(), base: parsed?, token })
+        Ok(Self { client, shown: shown_url(written), base: parsed?, token })
     }
 
     /// The address as the user wrote it.
@@ -208,7 +208,8 @@ impl RouterClient {
         if (200..300).contains(&status) && !answer.is_null() {
             return Ok(answer);
         }
-        let reason = format!("{}: {}", self.shown, reason(status, &answer, &text));
+        let reason =
+            format!("{}: {}", self.shown, reason(status, &answer, &text, self.token.is_some()));
         Err(CallFault { reason, answer })
     }
 
@@ -242,14 +243,21 @@ async fn text_of(mut answer: Response) -> Result<String, String> {
 }
 
 /// Reason for a refused call, with what to do.
-fn reason(status: u16, answer: &Value, text: &str) -> String {
+fn reason(status: u16, answer: &Value, text: &str, has_token: bool) -> String {
     let error = answer.get("error");
     // Refusals of the client port nest their message.
     let nested = error.and_then(|error| error.get("message"));
     let said = nested.or(error).and_then(Value::as_str).unwrap_or(text).trim();
     let said: String = said.chars().take(QUOTED_CHARS_MAX).collect();
     match status {
-        401 | 403 => format!("{said}; name the token's file with --token-file or -c"),
+        401 | 403 if has_token => {
+            "the router refuses the token; name the file with the token of `admin_token_file`"
+                .to_owned()
+        }
+        401 | 403 => {
+            let said = said.trim_end_matches('.');
+            format!("{said}; name the token's file with --token-file or -c")
+        }
         404 if answer.is_null() => "the router is of a version without this call".to_owned(),
         421 => "use the router's address, or add the name to `admin_hosts`".to_owned(),
         _ if said.is_empty() => format!("status {status}"),
@@ -300,12 +308,15 @@ mod tests {
 
     #[test]
     fn a_refusal_is_repeated_and_bounded() {
+        let reason =
+            |status, answer: &Value, text: &str| super::reason(status, answer, text, false);
         let told = json!({ "error": "no worker is called \"x\"" });
         assert!(reason(404, &told, "").contains("no worker is called"));
         let nested = json!({ "error": { "message": "unknown model" } });
         assert_eq!(reason(404, &nested, ""), "unknown model");
         assert!(reason(404, &Value::Null, "try /").contains("version"));
         assert!(reason(401, &Value::Null, "a token").contains("--token-file"));
+        assert!(super::reason(401, &Value::Null, "", true).contains("refuses the token"));
         assert_eq!(reason(500, &Value::Null, ""), "status 500");
         assert!(reason(500, &Value::Null, &"x".repeat(9_999)).len() <= QUOTED_CHARS_MAX);
     }

@@ -13,6 +13,7 @@ use crate::counters::{Counter, EngineCounters};
 use crate::limits::{BLOCK_UNITS_MAX, BLOCK_UNITS_MIN, FLEET_BLOCKS_MAX};
 use forebay_simulate::{ModelSpeed, StepCost, TransferCost};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// Requests of the engines, and mirrored prompts, that a calibration needs.
 const REQUESTS_MIN: f64 = 20.0;
@@ -55,6 +56,8 @@ pub enum CalibrationFault {
     NoTokens,
     /// The engines measure no time of prefill and no time to the first token.
     NoTimes,
+    /// The engines count tokens of other text than the mirrored text.
+    Implausible,
 }
 
 impl fmt::Display for CalibrationFault {
@@ -64,9 +67,16 @@ impl fmt::Display for CalibrationFault {
             Self::FewRequests => "the engines count fewer than 20 requests",
             Self::NoTokens => "the engines count no prompt tokens",
             Self::NoTimes => "the engines measure no prefill time: give --prefill-tokens-per-s",
+            Self::Implausible => {
+                "the engines count other tokens than the mirrored text has: do all requests of \
+                 these engines pass the mirror?"
+            }
         })
     }
 }
+
+/// Tokens of four bytes of text. Templates add tokens to short prompts, images add many.
+const PLAUSIBLE_TOKENS_PER_UNIT: RangeInclusive<f64> = 0.01..=100.0;
 
 impl Calibration {
     /// Calibrates by counts since the start. `prefill_tokens_per_s`: the speed by a flag.
@@ -95,9 +105,14 @@ impl Calibration {
         let seconds = prefill.or_else(first).filter(|seconds| *seconds > 0.0);
         let measured = seconds.filter(|_| computed > 0.0).map(|seconds| computed / seconds);
         let given = prefill_tokens_per_s.map(f64::from);
+        let prefill_tokens_per_s = given.or(measured).ok_or(CalibrationFault::NoTimes)?.max(1.0);
+        let tokens_per_unit = (tokens / requests) / (mirrored.units as f64 / prompts);
+        if !PLAUSIBLE_TOKENS_PER_UNIT.contains(&tokens_per_unit) {
+            return Err(CalibrationFault::Implausible);
+        }
         Ok(Self {
-            tokens_per_unit: (tokens / requests) / (mirrored.units as f64 / prompts),
-            prefill_tokens_per_s: given.or(measured).ok_or(CalibrationFault::NoTimes)?.max(1.0),
+            tokens_per_unit,
+            prefill_tokens_per_s,
             between_tokens_ms: engines
                 .ratio(Counter::LaterTokenS, Counter::LaterTokens)
                 .map_or(0.0, |seconds| seconds.min(10.0) * 1e3),
@@ -196,6 +211,8 @@ mod tests {
         assert_eq!(of(counts, mirrored), Err(CalibrationFault::NoTokens));
         let tokens = "vllm:request_success_total 50;vllm:prompt_tokens_total 9;";
         assert_eq!(of(tokens, mirrored), Err(CalibrationFault::NoTimes));
+        let few = Calibration::of(&engines(tokens), mirrored, Some(1_000));
+        assert_eq!(few, Err(CalibrationFault::Implausible), "9 tokens of 31,250 units");
     }
 
     #[test]

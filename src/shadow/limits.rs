@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Open connections of a listener; further connections wait in the kernel.
+/// Open connections of a listener; further connections are closed at once.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
 /// Bodies that are read at the same time; a further request is answered and counted as lost.
 pub(crate) const BODIES_MAX: usize = 64;

@@ -115,8 +115,8 @@ impl RecentSnapshots {
         FigureLine {
             answered_per_s: self.rate(|kept| Some(kept.answered - kept.refused)),
             refused_per_s: self.rate(|kept| Some(kept.refused)),
-            ttft_p50_s: self.quantile("first_byte", 0.5),
-            ttft_p99_s: self.quantile("first_byte", 0.99),
+            ttft_p50_s: self.quantile("first_token", 0.5),
+            ttft_p99_s: self.quantile("first_token", 0.99),
             queue_p99_s: self.quantile("queue", 0.99),
             cached_share: share,
         }
@@ -126,7 +126,8 @@ impl RecentSnapshots {
         let (old, new) = self.ends(STAGE_MS)?;
         let from = old.stages.stages.get(stage);
         let to = new.stages.stages.get(stage)?;
-        quantile(&new.stages.bounds, from, to, share)
+        let bounds = if to.bounds.is_empty() { &new.stages.bounds } else { &to.bounds };
+        quantile(bounds, from, to, share)
     }
 }
 
@@ -212,7 +213,8 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_prometheus() {
-        let stage = |below: &[f64], count| StageCounts { below: below.to_vec(), count };
+        let stage =
+            |below: &[f64], count| StageCounts { bounds: Vec::new(), below: below.to_vec(), count };
         let bounds = [0.001, 0.01, 0.1];
         let old = stage(&[1.0, 1.0, 1.0], 1.0);
         let new = stage(&[1.0, 11.0, 11.0], 11.0);

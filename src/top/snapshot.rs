@@ -97,6 +97,8 @@ pub(crate) struct StageSeconds {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct StageCounts {
+    /// Bounds of its own; empty: the bounds of all stages.
+    pub(crate) bounds: Vec<f64>,
     pub(crate) below: Vec<f64>,
     pub(crate) count: f64,
 }

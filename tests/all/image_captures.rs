@@ -199,9 +199,7 @@ fn images_of_other_paths_end_the_text() {
     ]);
     for (endpoint, body) in [
         (Endpoint::Messages, anthropic(&block)),
-        (Endpoint::Messages, anthropic(&of_openai)),
         (Endpoint::Messages, anthropic(&result(&block))),
-        (Endpoint::Messages, anthropic(&result(&of_openai))),
         (
             Endpoint::Responses,
             responses(json!([{ "role": "user", "content": [input, input_image, input] }])),
@@ -218,4 +216,13 @@ fn images_of_other_paths_end_the_text() {
         assert!(!prompt.contains("image_pad"), "{prompt}");
         assert!(prompt.matches(question).count() <= 1, "nothing behind it: {prompt}");
     }
+    // A part of a chat: refused among the blocks of a message, passed over in a result.
+    let mut request = ApiRequest::default();
+    let body = anthropic(&of_openai);
+    scan(body.as_bytes(), Endpoint::Messages, &mut request).unwrap();
+    assert!(render(&request, body.as_bytes(), &text, &mut Vec::new()).is_err());
+    let (rendered, prompt, _) =
+        prompt_of(Endpoint::Messages, &anthropic(&result(&of_openai)), &text);
+    assert!(matches!(rendered, Rendered::Plan | Rendered::Template), "{rendered:?}");
+    assert!(!String::from_utf8(prompt).unwrap().contains("image_pad"));
 }

@@ -4,16 +4,21 @@
 use super::super::calls::windows;
 use super::super::metrics::catalogue;
 use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
-use super::super::metrics::scrape_choices::of_rank;
+use super::super::metrics::scrape_choices::{first_byte_figures, of_rank, seconds};
 use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;
+use forebay_base::limits::MODELS_MAX;
 use forebay_base::{QueueIndex, RankIndex, broken_invariant_count};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Count, RankCount, Stage};
+use forebay_fleet::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
 use forebay_fleet::worker::FleetSnapshot;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+
+/// Times to the first token of streams, beside the stages of requests: the head of a stream comes
+/// before its first token.
+const FIRST_TOKEN: &str = "first_token";
 
 /// Sources of a snapshot.
 pub struct LiveSources<'a, 's, 'w> {
@@ -125,6 +130,13 @@ fn stages(sources: &ScrapeSources<'_>) -> Value {
             let shown = json!({ "below": below, "count": whole.count, "sum": whole.sum });
             stages.insert(name.to_owned(), shown);
         }
+    }
+    if let Some((below, whole)) = first_byte_figures(sources, 0..=MODELS_MAX) {
+        let bounds: Vec<f64> = TTFT_BOUNDS_NS.iter().map(|&bound| seconds(bound)).collect();
+        stages.insert(
+            FIRST_TOKEN.to_owned(),
+            json!({ "bounds": bounds, "below": below, "count": whole.count, "sum": whole.sum }),
+        );
     }
     let bounds: Vec<f64> = STAGE_BOUNDS.iter().map(|(_, bound)| *bound).collect();
     json!({ "bounds": bounds, "stages": stages })

@@ -8,6 +8,7 @@ use forebay_base::limits::MODELS_MAX;
 use forebay_fleet::account::{Metric, RankCount, TTFT_BOUNDS_NS};
 use forebay_fleet::trust::{GuessUse, RequestShape, TRUST_GROUPS, TrustCount, TrustTally};
 use forebay_select::ChoiceReason;
+use std::ops::RangeInclusive;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
@@ -84,29 +85,39 @@ fn compared(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 
 /// Times to the first byte by model.
 fn first_bytes(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
-    let counters = sources.shards.counters;
     let mut family = text.open(&catalogue::TTFT_SECONDS);
     for model in 0..=MODELS_MAX {
-        let mut below = vec![0_u64; TTFT_BOUNDS_NS.len() + 1];
+        let Some((below, whole)) = first_byte_figures(sources, model..=model) else { continue };
+        let known = sources.fleet.fleet.models.get(model).filter(|_| model < MODELS_MAX);
+        let name = known.map_or("other", |model| &*model.name);
+        let bounds = TTFT_BOUNDS_NS.iter().map(|&bound| seconds(bound));
+        family.buckets(&[("model", name)], bounds.zip(below), whole);
+    }
+}
+
+/// Cumulative counts of the models' times to the first byte at [`TTFT_BOUNDS_NS`], and the total.
+/// `None` without streams.
+pub(crate) fn first_byte_figures(
+    sources: &ScrapeSources<'_>,
+    models: RangeInclusive<usize>,
+) -> Option<(Vec<u64>, WholeHistogram)> {
+    let counters = sources.shards.counters;
+    let mut below = vec![0_u64; TTFT_BOUNDS_NS.len() + 1];
+    let mut nanos = 0;
+    for model in models {
         for shard in counters {
             for (below, count) in below.iter_mut().zip(shard.choices().first_bytes(model)) {
                 *below += count;
             }
         }
-        let mut count = 0;
-        for below in &mut below {
-            count += *below;
-            *below = count;
-        }
-        if count == 0 {
-            continue;
-        }
-        let known = sources.fleet.fleet.models.get(model).filter(|_| model < MODELS_MAX);
-        let name = known.map_or("other", |model| &*model.name);
-        let sum = seconds(total(counters, |shard| shard.choices().first_byte_nanos(model)));
-        let bounds = TTFT_BOUNDS_NS.iter().map(|&bound| seconds(bound));
-        family.buckets(&[("model", name)], bounds.zip(below), WholeHistogram { count, sum });
+        nanos += total(counters, |shard| shard.choices().first_byte_nanos(model));
     }
+    let mut count = 0;
+    for below in &mut below {
+        count += *below;
+        *below = count;
+    }
+    (count > 0).then(|| (below, WholeHistogram { count, sum: seconds(nanos) }))
 }
 
 /// A rank's counter, summed over all shards.
@@ -121,6 +132,6 @@ fn each_rank(sources: &ScrapeSources<'_>, mut shown: impl FnMut(RankIndex, &[(&s
     }
 }
 
-fn seconds(nanos: u64) -> f64 {
+pub(crate) fn seconds(nanos: u64) -> f64 {
     approximate(nanos) / NANOS_PER_SECOND
 }

@@ -20,11 +20,11 @@ const FIGURES = [
   },
   {
     name: "Time to first token",
-    tip: "p50 and p99 of forebay_stage_seconds{stage=\"first_byte\"}, over 10 s: from dispatch "
-      + "to the first byte of the answer",
-    read: (recent) => quantile(recent.stage("first_byte"), 0.5),
+    tip: "p50 and p99 of forebay_ttft_seconds of all models, over 10 s: from the end of a request "
+      + "to the first byte of its stream",
+    read: (recent) => quantile(recent.stage("first_token"), 0.5),
     show: seconds,
-    note: (recent) => `p99 ${seconds(quantile(recent.stage("first_byte"), 0.99))}`,
+    note: (recent) => `p99 ${seconds(quantile(recent.stage("first_token"), 0.99))}`,
     unit: "p50",
   },
   {

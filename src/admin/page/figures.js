@@ -41,7 +41,7 @@ export class Recent {
     const [from, to] = [old.stage_seconds.stages[name], now.stage_seconds.stages[name]];
     if (!to) return null;
     return {
-      bounds: now.stage_seconds.bounds,
+      bounds: to.bounds ?? now.stage_seconds.bounds,
       below: to.below.map((count, place) => count - (from?.below[place] ?? 0)),
       count: to.count - (from?.count ?? 0),
       seconds: (now.uptime_ms - old.uptime_ms) / 1000,

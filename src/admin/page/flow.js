@@ -95,7 +95,7 @@ const STAGES = {
   dispatch: "Until sent",
   prefill_hop: "Prefill hop",
   decode_lag: "Decode lag",
-  first_byte: "First token",
+  first_byte: "First byte",
   total: "Whole answer",
 };
 

@@ -128,7 +128,10 @@ async fn described(config: &Arc<Config>) -> Result<Vec<ShadowWorker>, String> {
         let mut found = Vec::new();
         for (worker, (url, examined)) in config.workers.iter().zip(&examined) {
             match examined {
-                Ok(examined) => found.extend(ShadowWorker::of(worker, &examined.description)),
+                Ok(examined) => {
+                    let worker = config.with_defaults(worker).config;
+                    found.extend(ShadowWorker::of(&worker, &examined.description));
+                }
                 Err(why) if !is_logged => warn!(worker = url, why, "not reached: trying again"),
                 Err(_) => {}
             }

@@ -50,7 +50,10 @@ async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> 
 
 fn row(worker: &Value) -> Vec<String> {
     let ranks = list(worker, "ranks");
-    let limits = ranks.iter().map(|rank| rank.get("concurrency_max").and_then(Value::as_u64));
+    // 0 is no limit.
+    let limits = ranks
+        .iter()
+        .map(|rank| rank.get("concurrency_max").and_then(Value::as_u64).filter(|limit| *limit > 0));
     let limit: Option<u64> = limits.sum();
     let limit = limit.filter(|_| !ranks.is_empty());
     let waiting = ranks.iter().filter_map(|rank| rank.get("report")?.get("waiting")?.as_u64());
@@ -79,7 +82,22 @@ pub(super) fn state(worker: &Value) -> &str {
 /// Reason why a worker is not used; empty if it is.
 pub(super) fn why(worker: &Value) -> &str {
     let reasons = ["error", "waits_for", "engine_used_by"].map(|name| word(worker, name));
-    reasons.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default()
+    let reason = reasons.into_iter().find(|reason| !reason.is_empty());
+    reason.unwrap_or_else(|| held(worker))
+}
+
+/// Whether ranks are paused for failures of requests.
+fn held(worker: &Value) -> &'static str {
+    let ranks = list(worker, "ranks");
+    let is_paused = |rank: &Value| {
+        let paused_ms = rank.get("held").and_then(|held| held.get("paused_ms"));
+        paused_ms.and_then(Value::as_u64).is_some_and(|ms| ms > 0) || is_set(rank, "breaker_open")
+    };
+    match ranks.iter().filter(|rank| is_paused(rank)).count() {
+        0 => "",
+        paused if paused == ranks.len() => "paused: requests failed there, see the log",
+        _ => "some ranks are paused: requests failed there, see the log",
+    }
 }
 
 #[cfg(test)]
@@ -98,7 +116,12 @@ mod tests {
         let wanted = ["w", "down", "both", "vllm", "3", "9", "4", "a, b", "no model list"];
         assert_eq!(row(&worker(json!(5))), wanted);
         assert_eq!(row(&worker(Value::Null))[5], "-", "a rank without a limit");
+        assert_eq!(row(&worker(json!(0)))[5], "-", "a rank without a limit");
         assert_eq!(row(&json!({}))[5], "-", "no rank");
+        let held = |paused_ms: u64| json!({"held": {"paused_ms": paused_ms}});
+        assert!(why(&json!({"ranks": [held(5), held(9)]})).starts_with("paused"));
+        assert!(why(&json!({"ranks": [held(5), held(0)]})).starts_with("some ranks"));
+        assert_eq!(why(&json!({"ranks": [held(0), {"held": null}]})), "");
         assert_eq!(state(&json!({"state": "up", "draining": true})), "draining");
         assert_eq!(state(&json!({"state": "up", "draining": true, "sleep": "asleep"})), "asleep");
     }

@@ -113,7 +113,12 @@ impl Check<'_> {
                 Some(token)
             }
             Err(what) => {
-                let help = "write one line into it, for example with: openssl rand -hex 32";
+                let is_closed = path
+                    .is_some_and(|path| path.exists() && access(path, Access::READ_OK).is_err());
+                let help = match is_closed {
+                    true => "the user who runs this command has to be able to read it",
+                    false => "write one line into it, for example with: openssl rand -hex 32",
+                };
                 self.error(key, format!("`{key}` {what}"), help);
                 None
             }

@@ -5,7 +5,7 @@ use crate::sections::schema::{Config, LogConfig};
 use crate::sections::traces::TracesConfig;
 use crate::values::header_file::read_header_file;
 use crate::values::record_format::RecordFormat;
-use crate::values::url::WorkerUrl;
+use crate::values::url::{WorkerUrl, shown_url};
 use forebay_tls::read_authorities;
 use std::net::IpAddr;
 
@@ -30,7 +30,8 @@ impl Check<'_> {
             Err(error) => error.to_string().split(':').next().unwrap_or_default().to_owned(),
         };
         let help = "write http://HOST:PORT or https://HOST:PORT of a collector";
-        self.error("traces.endpoint", format!("`traces.endpoint` {endpoint:?}: {fault}"), help);
+        let shown = shown_url(endpoint);
+        self.error("traces.endpoint", format!("`traces.endpoint` {shown:?}: {fault}"), help);
     }
 
     pub(crate) fn log(&mut self, log: &LogConfig) {

@@ -65,6 +65,9 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
                 None => request::serve::serve(shard, conn, buffers).await,
             },
             Err(NoRequest::Silent) => {
+                // Behind the bytes that a slow client has not taken.
+                conn.wait_at_most(shard.env.config().timeouts.write);
+                conn.flush().await;
                 conn.send_close_notify();
                 ConnectionReuse::Drop
             }

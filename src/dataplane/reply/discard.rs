@@ -17,6 +17,7 @@ const TIME_MAX: Duration = Duration::from_secs(30);
 pub(crate) fn bounds(env: &Env) -> DiscardBounds {
     DiscardBounds {
         bytes_max: env.config().limits.body_bytes_max,
+        flush_max: env.config().timeouts.write,
         stall_max: STALL_MAX,
         time_max: TIME_MAX,
     }
