@@ -6,6 +6,9 @@ use std::path::Path;
 
 /// Most fields of a file.
 const FIELDS_MAX: usize = 16;
+/// Fields of the exporter itself. A second one would break the message.
+const OWN_FIELDS: [&str; 5] =
+    ["connection", "content-length", "content-type", "host", "transfer-encoding"];
 
 /// A header field with its value.
 #[derive(Clone, PartialEq, Eq)]
@@ -30,7 +33,12 @@ pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, String> {
         }
         let field = field_of(line);
         let wanted = || format!("{shown}:{}: should be `name: value`", number.saturating_add(1));
-        fields.push(field.ok_or_else(wanted)?);
+        let field = field.ok_or_else(wanted)?;
+        if OWN_FIELDS.contains(&&*field.name) {
+            let line = number.saturating_add(1);
+            return Err(format!("{shown}:{line}: the router itself writes `{}`", field.name));
+        }
+        fields.push(field);
     }
     if fields.is_empty() || fields.len() > FIELDS_MAX {
         return Err(format!("{shown} should hold 1 to {FIELDS_MAX} lines `name: value`"));
@@ -71,6 +79,7 @@ mod tests {
             assert!(!fault.contains("s3cret"), "{fault}");
         }
         assert!(read(&"a: b\n".repeat(17)).is_err());
+        assert!(read("Content-Length: 4\n").unwrap_err().contains("`content-length`"));
         assert!(read("a: b\nc\n").unwrap_err().contains(":2: "), "the line is named");
     }
 }
