@@ -35,6 +35,9 @@ impl RouterReadiness {
     }
 }
 
+/// Workers that a concern names; it counts further workers.
+const NAMED_WORKERS_MAX: usize = 3;
+
 /// Workers that should serve and do not. A worker that an operator drains is no fault.
 fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
     let is_missing = |state: WorkerState| {
@@ -43,9 +46,14 @@ fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
             WorkerState::Unknown | WorkerState::Down | WorkerState::Draining { answers: false, .. }
         )
     };
-    let missing = fleet.present_workers().filter(|(_, worker)| is_missing(worker.state)).count();
+    let missing = fleet.present_workers().filter(|(_, worker)| is_missing(worker.state));
+    let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
     let all = fleet.present_workers().count();
-    (missing > 0).then(|| format!("{missing} of {all} workers not up"))
+    let shown = names.get(..NAMED_WORKERS_MAX).unwrap_or(&names).join(", ");
+    let rest = names.len().saturating_sub(NAMED_WORKERS_MAX);
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    let count = names.len();
+    (count > 0).then(|| format!("{count} of {all} workers not up: {shown}{more}"))
 }
 
 /// Models with an open rejection window.
@@ -76,7 +84,9 @@ mod tests {
         assert_eq!(concerns(&fleet, &windows), ["rejection window open in 1 of 2 pools"]);
         let all = fleet.workers.len();
         fleet.workers[0].state = WorkerState::Down;
-        assert_eq!(concerns(&fleet, &windows)[0], format!("1 of {all} workers not up"));
+        let name = &fleet.workers[0].name;
+        let wanted = format!("1 of {all} workers not up: {name}");
+        assert_eq!(concerns(&fleet, &windows)[0], wanted);
         fleet.workers[0].state = WorkerState::Draining { answers: true, moves: false };
         assert_eq!(concerns(&fleet, &windows).len(), 1);
     }

@@ -13,7 +13,12 @@ pub(super) struct HealthCounts {
     pub(super) complained: bool,
     /// Last reported reason why the worker is not up.
     pub(super) trouble: String,
+    /// Log lines for further reasons of this outage.
+    changes: u32,
 }
+
+/// Most log lines for further reasons of an outage: reasons may alternate for hours.
+const CHANGES_MAX: u32 = 5;
 
 /// Consequence of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,13 @@ pub(super) enum BadCheck {
 }
 
 impl HealthCounts {
+    /// Whether another reason of the same outage is worth a log line.
+    pub(super) fn may_log_again(&mut self, error: &str) -> bool {
+        let is_other = self.trouble != error && self.changes < CHANGES_MAX;
+        self.changes += u32::from(is_other);
+        is_other
+    }
+
     /// Starts from the previous probe's state, if there was a probe.
     pub(super) fn from(state: Option<bool>) -> Self {
         Self { state, ..Self::default() }
@@ -38,6 +50,7 @@ impl HealthCounts {
         self.good = self.good.saturating_add(1);
         if self.state == Some(true) {
             self.complained = false;
+            self.changes = 0;
             return false;
         }
         if self.good < health.healthy_after {
@@ -46,6 +59,7 @@ impl HealthCounts {
         self.recovered = self.state == Some(false);
         self.state = Some(true);
         self.complained = false;
+        self.changes = 0;
         true
     }
 
@@ -77,5 +91,18 @@ impl HealthCounts {
     /// True once after a recovery.
     pub(super) fn take_recovery(&mut self) -> bool {
         std::mem::take(&mut self.recovered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_reason_is_worth_a_line_but_not_for_ever() {
+        let mut counts = HealthCounts { trouble: "refused".to_owned(), ..HealthCounts::default() };
+        assert!(!counts.may_log_again("refused"));
+        let logged = (0..100).filter(|_| counts.may_log_again("status 500")).count();
+        assert_eq!(logged, 5);
     }
 }

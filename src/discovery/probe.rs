@@ -445,10 +445,11 @@ impl Probe {
         self.clients.asker(&self.subject.url.authority, key, timeout)
     }
 
-    /// Logs once per outage why a worker cannot be described.
+    /// Logs why a worker cannot be described: once per outage, and again for another reason.
     async fn unreachable(&self, reached: &mut HealthCounts, error: &str) {
         let worker = self.worker();
-        if std::mem::replace(&mut reached.complained, true) {
+        let is_first = !std::mem::replace(&mut reached.complained, true);
+        if !is_first && !reached.may_log_again(error) {
             debug!(worker, error, "worker still not reached");
         } else {
             let help = help_for(error);

@@ -165,7 +165,9 @@ impl App {
             live.condition.reasons.push(format!("{stalled} shards stalled"));
         }
         live.figures = self.recent.figures();
-        live.queue.waiting = snapshot.pools.iter().map(|pool| pool.queue_depth).sum();
+        // A sum of nothing is -0.
+        let waiting: f64 = snapshot.pools.iter().map(|pool| pool.queue_depth).sum();
+        live.queue.waiting = waiting + 0.0;
         live.queue.drained_per_s =
             snapshot.pools.iter().filter_map(|pool| pool.drain_rate).reduce(|a, b| a + b);
         live.take_events(snapshot);

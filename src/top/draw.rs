@@ -89,7 +89,9 @@ impl App {
     fn figures(&self) -> String {
         let view = self.view();
         let figures = &view.figures;
-        let in_flight: f64 = view.rows.iter().filter_map(|row| row.load.in_flight).sum();
+        let in_flight = view.rows.iter().filter_map(|row| row.load.in_flight);
+        // A sum of nothing is -0.
+        let in_flight = in_flight.sum::<f64>() + 0.0;
         format!(
             "{} answered/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
              p99 {}  {} refused/s  {} in cache  {} ranks",
