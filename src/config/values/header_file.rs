@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Most fields of a file.
 const FIELDS_MAX: usize = 16;
-/// Fields of the exporter itself. A second one would break the message.
+/// Fields of the exporter itself. A second field of the name would break the message.
 const OWN_FIELDS: [&str; 5] =
     ["connection", "content-length", "content-type", "host", "transfer-encoding"];
 
