@@ -19,6 +19,7 @@ impl RouterStream {
     }
 
     /// Address of the router.
+    #[cfg(feature = "top")]
     pub(super) fn router(&self) -> &str {
         self.client.address()
     }
