@@ -124,7 +124,8 @@ fn kv_is_promised_more_hits_than_the_balancer_gets_and_engines_get_no_request() 
         .map(|rule| number(&report, &format!("/figures/{rule}/hit_rate")));
     // Nine chats in turn on two engines: each turn finds the other engine, and the turn before it.
     assert!(kv > present + 0.1, "{report:#}");
-    assert!((control - present).abs() < 0.1, "{report:#}");
+    // On a busy machine a turn may reach the simulation before the turn before it has ended there.
+    assert!((control - present).abs() < 0.2 && kv > control + 0.1, "{report:#}");
     assert!(number(&report, "/figures/gpu_s_saved_a_day") > 0.0, "{report:#}");
     assert_eq!(report["mirrored"]["lost"], 0, "{report:#}");
     // The engines have the requests of the balancer and no others.
