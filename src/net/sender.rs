@@ -115,7 +115,7 @@ impl Sender {
     fn submit_posted(&mut self) -> io::Result<bool> {
         let is_posted = matches!(self.flow.borrow().state, SendState::Posted);
         if let (true, Backend::Uring(uring)) = (is_posted, &self.link.reactor().io) {
-            uring.borrow_mut().submit_now(&self.link.reactor().buffers);
+            uring.borrow_mut().submit_now(&self.link.reactor().buffers)?;
         }
         let mut flow = self.flow.borrow_mut();
         match std::mem::take(&mut flow.state) {

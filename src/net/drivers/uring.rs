@@ -168,9 +168,8 @@ impl Uring {
     }
 
     /// Submits without a wait, so that posted bytes precede a direct system call on their socket.
-    pub(crate) fn submit_now(&mut self, pool: &BufferPool) {
-        let submitted = self.turn(Some(Duration::ZERO), pool);
-        debug_assert!(submitted.is_ok(), "{submitted:?}");
+    pub(crate) fn submit_now(&mut self, pool: &BufferPool) -> io::Result<()> {
+        self.turn(Some(Duration::ZERO), pool)
     }
 
     /// Cancels an operation; its last completion is still to come.
