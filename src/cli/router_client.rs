@@ -220,7 +220,7 @@ impl RouterClient {
 }
 
 fn late() -> String {
-    format!("no answer in {} s", ANSWER_TIME_MAX.as_secs())
+    format!("no answer in {} s; read the log of the router", ANSWER_TIME_MAX.as_secs())
 }
 
 /// The token of the file, else of the environment.

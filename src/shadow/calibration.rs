@@ -64,8 +64,10 @@ impl fmt::Display for CalibrationFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::FewPrompts => "fewer than 20 mirrored requests: does the mirror send here?",
-            Self::FewRequests => "the engines count fewer than 20 requests",
-            Self::NoTokens => "the engines count no prompt tokens",
+            Self::FewRequests => {
+                "the engines count fewer than 20 requests: does the balancer send to these engines?"
+            }
+            Self::NoTokens => "the engines count no prompt tokens: look at their /metrics",
             Self::NoTimes => "the engines measure no prefill time: give --prefill-tokens-per-s",
             Self::Implausible => {
                 "the engines count other tokens than the mirrored text has: do all requests of \

@@ -52,7 +52,9 @@ impl ShadowWorker {
 
 /// Checks that all engines serve the same model, and that their caches are known.
 pub(crate) fn check(workers: &[ShadowWorker], kv_tokens: Option<u32>) -> Result<(), String> {
-    let Some(first) = workers.first() else { return Err("no worker".to_owned()) };
+    let Some(first) = workers.first() else {
+        return Err("no worker: give --worker URL, or -c FILE with workers".to_owned());
+    };
     if let Some(other) = workers.iter().find(|worker| worker.root != first.root) {
         let models = format!("{} serves {}", first.authority, first.root);
         let others = format!("{} serves {}", other.authority, other.root);

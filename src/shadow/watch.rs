@@ -128,7 +128,8 @@ pub async fn run(
 ) -> Result<(), String> {
     check(&workers, settings.given.kv_tokens)?;
     let bind = async |address: SocketAddr| {
-        let failed = |error| format!("cannot listen on {address}: {error}");
+        let help = "give another address with --listen or --admin";
+        let failed = |error| format!("cannot listen on {address}: {error}; {help}");
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         Ok::<_, String>((listener, bound))

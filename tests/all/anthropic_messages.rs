@@ -1,5 +1,5 @@
 //! Bodies of `/v1/messages` become the chats that vLLM makes of them, for each chat template.
-//! `tests/data/chat_templates/README.md` says what made the expected chats.
+//! `tests/data/chat_templates/README.md` names the source of the expected chats.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that fails must stop")]
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 

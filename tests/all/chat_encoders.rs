@@ -230,7 +230,7 @@ fn completions_of_mistral_with_special_tokens_go_by_guesses() {
         (mistral.clone(), "a </s> b", false),
         (mistral, "[INST]", false),
         (Some(ChatEncoder::Unknown), "[INST]", false),
-        // The tokenizer of gpt-oss finds special tokens, as those of all other models.
+        // The tokenizer of gpt-oss finds special tokens in completions, as other tokenizers do.
         (Some(ChatEncoder::Harmony), "<|start|>user", true),
         (None, "[INST]", true),
     ] {

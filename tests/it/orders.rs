@@ -8,14 +8,14 @@ use std::process::Command;
 const TOKEN: &str = "s3cret-of-the-admin";
 
 /// What a command printed, and how it ended.
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     error: String,
 }
 
-/// Runs the program with these words and those behind them.
-fn say(words: &str, more: &[&str]) -> Said {
+/// Runs the program with these words, then with the further words.
+fn output_of(words: &str, more: &[&str]) -> CommandOutput {
     let ran = Command::new(env!("CARGO_BIN_EXE_forebay"))
         .args(words.split_whitespace())
         .args(more)
@@ -23,7 +23,7 @@ fn say(words: &str, more: &[&str]) -> Said {
         .output()
         .unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Said { code: ran.status.code(), out: text(ran.stdout), error: text(ran.stderr) }
+    CommandOutput { code: ran.status.code(), out: text(ran.stdout), error: text(ran.stderr) }
 }
 
 /// A router with a token in front of `w0` and `w1`, and the file of the token.
@@ -56,16 +56,16 @@ fn workers_are_shown_drained_and_brought_back() {
     let file = file.to_str().unwrap();
     let at = format!("--router {}", router.admin);
 
-    let shown = say("workers -c", &[file]);
+    let shown = output_of("workers -c", &[file]);
     assert_eq!((shown.code, &*shown.error), (Some(0), ""), "{}", shown.out);
     let lines: Vec<&str> = shown.out.lines().collect();
     assert!(lines[0].starts_with("WORKER  STATE"), "{}", shown.out);
     assert!(lines[1].starts_with("w0") && lines[1].contains("up"), "{}", shown.out);
-    let json: Value = serde_json::from_str(&say("workers --json -c", &[file]).out).unwrap();
+    let json: Value = serde_json::from_str(&output_of("workers --json -c", &[file]).out).unwrap();
     assert_eq!(json["workers"][1]["name"], "w1");
-    assert_eq!(say("workers w1 -c", &[file]).out.lines().count(), 2, "one alone");
+    assert_eq!(output_of("workers w1 -c", &[file]).out.lines().count(), 2, "one alone");
 
-    let refused = say(&format!("drain w0 {at}"), &[]);
+    let refused = output_of(&format!("drain w0 {at}"), &[]);
     assert_eq!((refused.code, &*refused.out), (Some(1), ""));
     assert!(refused.error.contains("--token-file"), "{}", refused.error);
 
@@ -73,19 +73,19 @@ fn workers_are_shown_drained_and_brought_back() {
     let mut clients = [0, 1].map(|_| Client::connect(router.listen));
     clients.iter_mut().for_each(|client| client.send(&post("/v1/completions", ASK)));
     held.holds(1);
-    let drained = say("drain w0 --wait=600ms -c", &[file]);
+    let drained = output_of("drain w0 --wait=600ms -c", &[file]);
     assert_eq!(drained.code, Some(1), "{}", drained.out);
     assert!(drained.out.contains("w0 drains: 1 request in flight"), "{}", drained.out);
     assert!(drained.error.contains("after 600ms"), "{}", drained.error);
     held.open();
-    let drained = say("drain w0 --wait -c", &[file]);
+    let drained = output_of("drain w0 --wait -c", &[file]);
     assert_eq!((drained.code, &*drained.error), (Some(0), ""));
     assert!(drained.out.ends_with("w0 is drained and idle: its engine can stop\n"));
-    assert!(say("workers w0 -c", &[file]).out.contains("draining"));
-    let back = say("undrain w0 --wait -c", &[file]);
+    assert!(output_of("workers w0 -c", &[file]).out.contains("draining"));
+    let back = output_of("undrain w0 --wait -c", &[file]);
     assert_eq!((back.code, &*back.out), (Some(0), "w0 takes requests\n"), "{}", back.error);
 
-    let unknown = say("drain nobody -c", &[file]);
+    let unknown = output_of("drain nobody -c", &[file]);
     assert_eq!(unknown.code, Some(1));
     assert!(unknown.error.contains("no worker is called \"nobody\""), "{}", unknown.error);
 }
@@ -97,56 +97,56 @@ fn windows_a_reload_and_an_explanation_are_one_command_each() {
     let file = router.config();
     let file = file.to_str().unwrap();
 
-    let open = say("window open 30s --model m -c", &[file]);
+    let open = output_of("window open 30s --model m -c", &[file]);
     assert_eq!((open.code, &*open.error), (Some(0), ""));
     assert!(open.out.contains(" open ") && open.out.contains("hand"), "{}", open.out);
-    assert!(say("window -c", &[file]).out.contains(" open "));
-    let closed = say("window close -c", &[file]);
+    assert!(output_of("window -c", &[file]).out.contains(" open "));
+    let closed = output_of("window close -c", &[file]);
     assert!(closed.out.contains(" closed ") && !closed.out.contains(" open "), "{}", closed.out);
     for wrong in ["window open", "window wide", "window open x", "window --model m"] {
-        assert_eq!(say(wrong, &[]).code, Some(2), "{wrong}");
+        assert_eq!(output_of(wrong, &[]).code, Some(2), "{wrong}");
     }
-    let unknown = say("window open 1s --model gone -c", &[file]);
+    let unknown = output_of("window open 1s --model gone -c", &[file]);
     assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
 
-    assert_eq!(say("reload -c", &[file]).out, "nothing has changed\n");
+    assert_eq!(output_of("reload -c", &[file]).out, "nothing has changed\n");
     router.edit(|text| text.replace("policy = \"kv\"", "policy = \"random\""));
-    assert_eq!(say("reload -c", &[file]).out, "applied: policy\n");
+    assert_eq!(output_of("reload -c", &[file]).out, "applied: policy\n");
     router.edit(|text| text.replace("policy = \"random\"", "polici = \"kv\""));
     let token = format!("{TOKEN}\n");
     let token_file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(token_file.path(), token).unwrap();
     let at = format!("reload --router {} --token-file", router.admin);
-    let refused = say(&at, &[token_file.path().to_str().unwrap()]);
+    let refused = output_of(&at, &[token_file.path().to_str().unwrap()]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.out.contains("unknown key `polici`"), "{}", refused.out);
     assert!(refused.error.contains("not reloaded"), "{}", refused.error);
     router.edit(|text| text.replace("polici = ", "policy = "));
-    say("reload -c", &[file]);
+    output_of("reload -c", &[file]);
 
-    let explained = say("explain --model m --message hello -c", &[file]);
+    let explained = output_of("explain --model m --message hello -c", &[file]);
     assert_eq!((explained.code, &*explained.error), (Some(0), ""));
     assert!(explained.out.contains("m, policy kv: goes to w"), "{}", explained.out);
     assert!(explained.out.contains("w0/0") && explained.out.contains("w1/0"), "{}", explained.out);
-    let json = say("explain --model m --prompt hello --json -c", &[file]);
+    let json = output_of("explain --model m --prompt hello --json -c", &[file]);
     let json: Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(json["endpoint"], "completions");
     for wrong in ["explain", "explain --prompt a --message b", "explain --body f --model m"] {
-        assert_eq!(say(wrong, &[]).code, Some(2), "{wrong}");
+        assert_eq!(output_of(wrong, &[]).code, Some(2), "{wrong}");
     }
-    let unknown = say("explain --model gone --prompt x -c", &[file]);
+    let unknown = output_of("explain --model gone --prompt x -c", &[file]);
     assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
 }
 
 #[test]
 fn a_router_that_is_not_there_is_named_with_what_to_do() {
     let nowhere = port_for_later();
-    let said = say(&format!("workers --router {nowhere}"), &[]);
+    let said = output_of(&format!("workers --router {nowhere}"), &[]);
     assert_eq!(said.code, Some(1));
     let wanted = format!("forebay: {nowhere}: Connection refused");
     assert!(said.error.starts_with(&wanted), "{}", said.error);
     assert!(said.error.contains("does the router run"), "{}", said.error);
-    assert_eq!(say(&format!("workers --admin {nowhere}"), &[]).error, said.error);
+    assert_eq!(output_of(&format!("workers --admin {nowhere}"), &[]).error, said.error);
 }
 
 /// A worker that never comes up has its reason in the log, once, and wherever it is shown.
@@ -163,14 +163,14 @@ fn a_worker_that_is_not_up_has_a_reason() {
         other.url()
     ));
     let error = |name: &str| {
-        let shown = say(&format!("workers {name} --json --router {}", router.admin), &[]).out;
+        let shown = output_of(&format!("workers {name} --json --router {}", router.admin), &[]).out;
         let shown: Value = serde_json::from_str(&shown).unwrap();
         shown["error"].as_str().unwrap_or_default().to_owned()
     };
     until("both have a reason", || !error("other").is_empty() && !error("gone").is_empty());
     assert!(error("gone").contains("Connection refused"), "{}", error("gone"));
     assert!(error("other").contains("503"), "{}", error("other"));
-    let table = say(&format!("workers --router {}", router.admin), &[]).out;
+    let table = output_of(&format!("workers --router {}", router.admin), &[]).out;
     assert!(table.contains("Connection refused") && table.contains("503"), "{table}");
     for name in ["other", "gone"] {
         let words = format!("worker=\"{name}\"");

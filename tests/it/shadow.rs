@@ -128,7 +128,7 @@ fn kv_is_promised_more_hits_than_the_balancer_gets_and_engines_get_no_request() 
     assert!((control - present).abs() < 0.2 && kv > control + 0.1, "{report:#}");
     assert!(number(&report, "/figures/gpu_s_saved_a_day") > 0.0, "{report:#}");
     assert_eq!(report["mirrored"]["lost"], 0, "{report:#}");
-    // The engines have the requests of the balancer and no others.
+    // The engines have the requests of the balancer only.
     let finished: u64 =
         engines.iter().flat_map(EngineHandle::stats).map(|rank| rank.requests.received).sum();
     assert_eq!(finished, balancer.sent as u64);

@@ -239,6 +239,11 @@ function workerState(worker) {
   return STATES[worker.state] ? worker.state : "unknown";
 }
 
+function duties(worker) {
+  const models = worker.models.join(", ");
+  return worker.role === "both" ? models : `${worker.role} · ${models}`;
+}
+
 function workerRow(worker) {
   const { of } = worker;
   const known = (name) => of.map((rank) => rank[name]).filter((value) => value !== null);
@@ -251,7 +256,7 @@ function workerRow(worker) {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
-    note: own !== "up" && worker.error ? worker.error : `${worker.role === "both" ? "" : `${worker.role} · `}${worker.models.join(", ")}`,
+    note: own !== "up" && worker.error ? worker.error : duties(worker),
     tip: `${worker.url}\n${worker.engine}, role ${worker.role}\n`
       + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
       + (worker.error ? `\nnot up: ${worker.error}` : ""),

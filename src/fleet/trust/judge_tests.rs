@@ -137,7 +137,7 @@ fn an_odd_worker_switches_nothing_for_its_fleet() {
     assert_eq!(shares.iter().filter(|share| **share == SHARES).count(), 7, "only its own claims");
 }
 
-/// By tokens, four prompts of 100,000 tokens outweighed all others.
+/// Weights by tokens let four prompts of 100,000 tokens outweigh all other prompts.
 #[test]
 fn few_long_prompts_of_a_caller_decide_nothing_for_all() {
     let mut bench = Bench::new(1);
