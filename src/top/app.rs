@@ -183,8 +183,8 @@ impl App {
 
     /// True once rates are available, which need two snapshots.
     #[must_use]
-    pub const fn has_rates(&self) -> bool {
-        self.live.figures.answered_per_s.is_some()
+    pub fn has_rates(&self) -> bool {
+        self.recent.has_rank_rates()
     }
 
     pub(crate) fn view(&self) -> &ShownFleet {

@@ -171,6 +171,9 @@ pub(crate) fn each_refused(
 ) {
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
+            if !counters.iter().any(|shard| shard.has_refused(reason_index, endpoint_index)) {
+                continue;
+            }
             for (stream, kind) in KINDS {
                 for model_index in 0..=MODELS_MAX {
                     let read = |shard: &ShardCounters| {

@@ -125,9 +125,15 @@ impl Publication {
         self.live.join()
     }
 
-    /// Sends a picture to the live page, if a picture is due.
+    /// Sends a snapshot to the live page and remembers figures, each when due.
     pub(super) fn show_live(&mut self, owners: &Owners<'_>) {
-        if !self.live.is_due(owners.env.clock.now()) {
+        let now = owners.env.clock.now();
+        if self.live.is_history_due(now) {
+            let mut live = std::mem::take(&mut self.live);
+            self.scrape(owners, |scrape| live.remember(scrape));
+            self.live = live;
+        }
+        if !self.live.is_due(now) {
             return;
         }
         let mut live = std::mem::take(&mut self.live);

@@ -207,6 +207,13 @@ impl ShardCounters {
         self.by_label.refused.count(row, model_index, kind_of(stream))
     }
 
+    /// True if any request was refused for this reason at this endpoint. Spares a reader the cells
+    /// of models and kinds, nearly all of which are 0.
+    #[must_use]
+    pub fn has_refused(&self, reason_index: usize, endpoint_index: usize) -> bool {
+        self.by_label.refused.0.is_used(refused_row(reason_index, endpoint_index))
+    }
+
     /// Counts the tokens of an answered request.
     pub fn tokens_used(&self, tenant: TenantIndex, model_index: usize, usage: TokenUsage) {
         let TokenUsage { prompt, cached, output } = usage;

@@ -28,8 +28,16 @@ impl Rows {
     }
 
     pub(super) fn count(&self, row: usize, place: usize) -> u64 {
-        let row = self.rows.get(row.min(self.rows.len() - 1)).and_then(OnceLock::get);
-        row.and_then(|row| row.get(place)).map_or(0, read)
+        self.used(row).and_then(|row| row.get(place)).map_or(0, read)
+    }
+
+    /// True once a cell of the row has counted.
+    pub(super) fn is_used(&self, row: usize) -> bool {
+        self.used(row).is_some()
+    }
+
+    fn used(&self, row: usize) -> Option<&[AtomicU64]> {
+        self.rows.get(row.min(self.rows.len() - 1)).and_then(OnceLock::get).map(|row| &**row)
     }
 }
 
