@@ -5,6 +5,7 @@ use crate::start_error::StartError;
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
+use forebay_board::LoadBoard;
 use forebay_config::{AdminAddress, Config, Reloader};
 use forebay_control::{
     ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
@@ -12,14 +13,13 @@ use forebay_control::{
 use forebay_dataplane::ingress::{self, BoundListener, InheritedListeners};
 use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
-use forebay_fleet::mailbox::{ClientDoor, wire};
-use forebay_fleet::worker::LoadBoard;
 use forebay_handover::{HandoverAddress, OF_UPGRADE, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
 use forebay_keys::KeyRing;
 use forebay_kv_events::FeedTimers;
+use forebay_mailbox::{ClientDoor, wire};
 use forebay_snapshot::SnapshotFile;
 use std::fs::File;
 use std::io;

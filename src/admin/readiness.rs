@@ -1,7 +1,8 @@
 //! RouterReadiness of the router: ready, degraded, or not ready, with the reasons.
 
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::{FleetSnapshot, Windows, WorkerState};
+use forebay_board::Windows;
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use serde_json::{Value, json};
 
 /// Whether the router serves, and how well.
@@ -68,7 +69,7 @@ fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) 
 mod tests {
     use super::*;
     use forebay_base::PoolIndex;
-    use forebay_fleet::worker::WindowOrigin;
+    use forebay_board::WindowOrigin;
     use forebay_fleet::worker::test_support::two_pools;
 
     #[test]

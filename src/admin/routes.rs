@@ -222,7 +222,7 @@ struct Plant {
 
 #[cfg(debug_assertions)]
 async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -> StatusCode {
-    use forebay_fleet::mailbox::PlantedFault;
+    use forebay_mailbox::PlantedFault;
     let hang = |ms| PlantedFault::Hang(std::time::Duration::from_millis(ms));
     let fault = plant.hang_ms.map_or(PlantedFault::Panic, hang);
     match ask(&questions, |back| Question::Plant(plant.shard, fault, back)).await {

@@ -6,10 +6,9 @@ use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_board::{KvReport, LoadBoard, QueueCell, WindowOrigin};
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{
-    FleetSnapshot, KvReport, LoadBoard, QueueCell, WindowOrigin, WorkerState,
-};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,9 +217,8 @@ impl LocalView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::{
-        LoadReading, QueueDemand, QueueLimits, Rank, RoomDemand, RoomLimits, test_support,
-    };
+    use forebay_board::{LoadReading, QueueDemand, QueueLimits};
+    use forebay_fleet::worker::{Rank, RoomDemand, RoomLimits, test_support};
 
     const RANK: RankIndex = RankIndex(0);
 

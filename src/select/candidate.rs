@@ -4,8 +4,9 @@
 use super::sources::Sources;
 use super::usable::{Usable, is_up, meets};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Requester};
+use forebay_board::LoadBoard;
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Requester};
+use forebay_mailbox::Pin;
 
 /// Ranks that may take the request. Reused, so that its capacity stays.
 #[derive(Debug, Default)]

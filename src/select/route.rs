@@ -17,8 +17,8 @@ use super::PickRequest;
 use super::usable::{Usable, meets};
 use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
-use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
+use forebay_mailbox::Pin;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRules {

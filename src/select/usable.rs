@@ -1,8 +1,9 @@
 //! Whether a rank can take a leg, whatever its load.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankLoad, Requester, WorkerState};
+use forebay_board::{LoadBoard, RankLoad};
+use forebay_fleet::worker::{FleetSnapshot, Requester, WorkerState};
+use forebay_mailbox::Pin;
 
 pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)

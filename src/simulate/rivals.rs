@@ -29,8 +29,8 @@
 use crate::shipped::{ShippedRouter, TraceArrival};
 use ahash::AHashMap;
 use forebay_base::RankIndex;
+use forebay_board::RankLoad;
 use forebay_config::{Policy, Word as _};
-use forebay_fleet::worker::RankLoad;
 use std::str::FromStr;
 
 /// How a rank is chosen.

@@ -10,9 +10,9 @@ use crate::rivals::{RivalState, Rule};
 use crate::shipped::{PlaceOutcome, ShippedRouter, TraceArrival};
 use crate::traces::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::LoadReading;
+use forebay_board::account::Lease;
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::Lease;
-use forebay_fleet::worker::LoadReading;
 
 /// Cost of all routers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -8,16 +8,16 @@ use crate::ranks::kv_cache::CacheChange;
 use crate::traces::trace::{Trace, TraceRequest};
 use ahash::AHashMap;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
-use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseRequest, PromptPrefixes};
-use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
-use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{
-    CacheWrites, FirstTokenCounts, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading,
-    LoadReport, LoadReports, Model, OwnLoad, Requester, RoomLimits, SessionKey, ShardBoard,
-    TierRanks,
+use forebay_board::account::{Lease, LeaseRequest, PromptPrefixes};
+use forebay_board::{
+    CacheWrites, FirstTokenCounts, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports,
+    OwnLoad, ShardBoard,
 };
+use forebay_config::Config;
+use forebay_fleet::tenant::TenantPart;
+use forebay_fleet::worker::{FleetSnapshot, Model, Requester, RoomLimits, SessionKey, TierRanks};
 use forebay_index::{IndexReader, Overlap, PrefixMarks};
+use forebay_mailbox::{Caller, MeshMessage, RequestFacts, Ticket, Verdict};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_prompt::render::RenderThread;
 use forebay_replicas::{ConnectedReplica, Replica, ReplicaId};
@@ -101,7 +101,7 @@ impl ShippedRouter {
         let config = Arc::new(config);
         let (fleet, root) = fleet(trace, plan, &config);
         let board = ShardBoard::from(LoadBoard::new());
-        fleet.set_queues(&board);
+        board.set_queues(&fleet);
         let loads = Loads { board, reports: LoadReports::new(config.load.age_max) };
         let retry = RetryBudget::new(config.retry.budget_percent);
         let rules = StageRules::of(&config);
@@ -177,7 +177,7 @@ impl ShippedRouter {
         rank: RankIndex,
         uncached: u64,
     ) -> Option<Lease> {
-        let cost = forebay_fleet::account::LeaseCost {
+        let cost = forebay_board::account::LeaseCost {
             prefill_tokens: uncached,
             decode_tokens: u64::from(arrival.request.input_tokens) + u64::from(output_tokens(None)),
             kv_tokens: uncached,

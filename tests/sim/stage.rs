@@ -5,14 +5,14 @@ use super::plan::MS;
 use super::shard::stages;
 use fastrand::Rng;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
+use forebay_board::account::Lease;
+use forebay_board::{LoadBoard, ShardBoard};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, Serving, ShardBoard,
-    pools, test_support,
+    Dialect, FleetSnapshot, KvTransfer, Rank, Role, RoomLimits, Serving, pools, test_support,
 };
+use forebay_mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::queue::{Home, is_closed};
 use forebay_router::request::{
@@ -90,7 +90,7 @@ impl Stage {
     /// The fleet as the control plane publishes it.
     fn pooled(mut self) -> Self {
         pools::assign(&mut self.fleet);
-        self.fleet.set_queues(&self.board);
+        self.board.set_queues(&self.fleet);
         self
     }
 

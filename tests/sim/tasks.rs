@@ -4,10 +4,11 @@
 use super::request::{Answer, Fate, Running, State};
 use super::world::{Checked, Event, World};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
+use forebay_board::account::{Count, Lease};
+use forebay_board::{BreakerRules, QueueDemand};
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueDemand};
+use forebay_fleet::worker::{FleetSnapshot, Leg};
+use forebay_mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{

@@ -5,10 +5,10 @@
 use super::stage::{Ask, Stage, Waits};
 use fastrand::Rng;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
+use forebay_board::account::Lease;
 use forebay_config::QueueMode;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
+use forebay_mailbox::{Ticket, Verdict};
 use forebay_router::request::{Action, Newcomer};
 use std::collections::BTreeMap;
 

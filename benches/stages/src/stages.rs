@@ -7,17 +7,18 @@ use super::world::{
 };
 use crate::world::REQUESTER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+use forebay_board::{LoadReports, ShardBoard};
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
+use forebay_fleet::worker::Leg;
 use forebay_http1::{
     AnswerBody, DownstreamHead, HeadLimits, Method, Progress, RequestHead, ResponseHead,
     UpstreamHead, Version, decimal, encode_request, encode_response, header, parse_request,
     parse_response,
 };
 use forebay_index::{Overlaps, PrefixMarks};
+use forebay_mailbox::{Caller, RequestFacts};
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderThread, Rendered, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};

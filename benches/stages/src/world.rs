@@ -2,12 +2,12 @@
 
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
+use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+use forebay_board::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, ShardBoard};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::worker::{
-    Dialect, EngineTexts, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport,
-    LoadReports, Model, ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits,
-    Serving, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    Dialect, EngineTexts, FleetSnapshot, LimitSource, Model, ModelKind, ModelText, Pool, Rank,
+    Requester, Role, RoomLimits, Serving, SessionSeat, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, PrefixMarks, RootName,

@@ -4,9 +4,8 @@ use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{
-    Dialect, EjectReason, FleetSnapshot, HeldFailures, LoadReports, Rank, Worker, WorkerState,
-};
+use forebay_board::{EjectReason, HeldFailures, LoadReports};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};

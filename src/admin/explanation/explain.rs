@@ -11,12 +11,12 @@ use crate::calls::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
+use forebay_board::account::ShardCounters;
+use forebay_board::{LoadBoard, LoadReports, RankLoad, ShardBoard};
 use forebay_config::{Config, Policy, QueueMode};
 use forebay_disagg::inspect;
-use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, RankLoad, Requester, Role,
-    SESSION_DRAW_END, SessionKey, ShardBoard,
+    FleetSnapshot, KvTransfer, Leg, Model, Requester, Role, SESSION_DRAW_END, SessionKey,
 };
 use forebay_http1::{Method, RequestHead};
 use forebay_index::IndexReader;

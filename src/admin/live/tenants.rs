@@ -3,7 +3,7 @@
 use crate::metrics::scrape_tenants::{ended, label};
 use crate::sources::ScrapeSources;
 use forebay_base::limits::LIVE_TENANTS_MAX;
-use forebay_fleet::account::TenantResult;
+use forebay_board::account::TenantResult;
 use serde_json::{Map, Value, json};
 use std::cmp::Reverse;
 

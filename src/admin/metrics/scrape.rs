@@ -15,11 +15,12 @@ use crate::calls::workers::engine;
 use crate::sources::{FeedsView, FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
-use forebay_fleet::account::{
+use forebay_board::EjectReason;
+use forebay_board::account::{
     BlameScope, Count, Metric, NO_ENDPOINT, NoContinuation, OVERLAP_ERROR_BLOCKS_MAX,
     ShardCounters, Stage, StageHistograms,
 };
-use forebay_fleet::worker::{EjectReason, FleetSnapshot};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,

@@ -5,8 +5,9 @@ use super::metrics_text::MetricsText;
 use crate::sources::{ScrapeSources, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::account::{Metric, TenantResult};
-use forebay_fleet::tenant::{ANY_TENANT, Quota, Tenant, TenantCell, TokenUsage};
+use forebay_board::TenantCell;
+use forebay_board::account::{Metric, TenantResult};
+use forebay_fleet::tenant::{ANY_TENANT, Quota, Tenant, TokenUsage};
 
 /// Label of requests without a tenant of their own.
 const OTHER: &str = "other";

@@ -6,8 +6,9 @@ use super::super::fleet::PlaceError;
 use super::sources::{SourceNews, WorkerList};
 use super::{FleetChange, Membership};
 use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_board::RankLoad;
 use forebay_config::{KnownConnectors, WorkerChanges, WorkerConfig, WorkerUrl};
-use forebay_fleet::worker::{RankLoad, WorkerState};
+use forebay_fleet::worker::WorkerState;
 use tracing::{error, info, warn};
 
 impl Membership {

@@ -19,8 +19,9 @@ use forebay_admin::{
     ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::StageHistograms;
-use forebay_fleet::worker::{FleetSnapshot, Rank, RankLoad};
+use forebay_board::RankLoad;
+use forebay_board::account::StageHistograms;
+use forebay_fleet::worker::{FleetSnapshot, Rank};
 use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeRefused};
 use serde_json::Value;
 use std::io;
@@ -75,7 +76,7 @@ impl Publication {
         self.warming.limit(&mut fleet);
         self.live.changed(&self.fleet, env.clock.now(), &fleet);
         self.fleet = Arc::new(fleet);
-        self.fleet.set_queues(&env.board);
+        env.board.set_queues(&self.fleet);
     }
 
     /// Sends the fleet to the replicas, and to the shards if they may have a fleet.

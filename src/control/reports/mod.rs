@@ -21,8 +21,8 @@ use super::fleet::Fleet;
 use super::ports::Ports;
 use forebay_admin::{NotesReader, SpanFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_fleet::account::Count;
-use forebay_fleet::admit::DrainRates;
+use forebay_board::account::Count;
+use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink};
 use forebay_load::LoadReporter;
 

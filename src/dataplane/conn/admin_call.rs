@@ -9,9 +9,9 @@ use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel}
 use crate::reply::refusal;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_fleet::mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
 use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use forebay_link::link;
+use forebay_mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
 use forebay_net::Socket;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_router::dispatch::RelayError;

@@ -16,7 +16,7 @@ use crate::request;
 use crate::runtime;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_http1::{HeadDue, Progress, RequestHead, parse_request};
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;

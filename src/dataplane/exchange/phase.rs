@@ -3,9 +3,9 @@
 use super::resumable::Resumable;
 use crate::state::workers::ShardFleet;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
-use forebay_fleet::mailbox::RequestFacts;
-use forebay_fleet::worker::ShardBoard;
+use forebay_board::ShardBoard;
+use forebay_board::admit::AdmittedRequest as InFlightPlace;
+use forebay_mailbox::RequestFacts;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::request::{Newcomer, Split, WorkerReply};
 use std::rc::Rc;

@@ -7,7 +7,7 @@ use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
 use crate::state::shard::Shard;
 use crate::story::quota::{self, QuotaCheck};
-use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
+use forebay_board::admit::AdmittedRequest as InFlightPlace;
 use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
 use forebay_prompt::parse::{Endpoint, Principal, Refusal};

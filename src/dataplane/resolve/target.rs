@@ -10,7 +10,7 @@ use crate::ingress::Conn;
 use crate::relay::Early;
 use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
-use forebay_fleet::mailbox::RequestFacts;
+use forebay_mailbox::RequestFacts;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::request::{Stop, in_flight_full};
 use std::rc::Rc;

@@ -22,7 +22,7 @@ use crate::state::leg::AttemptWatch;
 use crate::state::shard::{SendParts, Shard};
 use crate::story::event::{self, AnswerEnd, AnswerPart, AnswerUsage};
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::{Count, NoContinuation};
+use forebay_board::account::{Count, NoContinuation};
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
 use forebay_json::UsageReader;

@@ -13,7 +13,7 @@ use crate::state::env::Env;
 use crate::state::shard::SendParts;
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_fleet::worker::WorkerState;
 use forebay_http1::{BodyFraming, DownstreamHead, encode_response, header};
 use forebay_router::dispatch::{RelayError, SendPlan};

@@ -6,7 +6,7 @@ use super::shard::Shard;
 use crate::ingress::Conn;
 use crate::relay::{Client, Over, Watch};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, PrefillOutcome, Ticket};
+use forebay_mailbox::{MeshMessage, PrefillLeg, PrefillOutcome, Ticket};
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};

@@ -4,7 +4,7 @@
 //!
 //! An observer is made for each request and dropped with it. State that outlives a request belongs
 //! to `state` ([`Env`](crate::state::env::Env)) or to the counters of the shard
-//! (`forebay_fleet::account`). Observers run on the shard for each request: `tools/stages` and
+//! (`forebay_board::account`). Observers run on the shard for each request: `tools/stages` and
 //! `tools/instructions` show their cost. `tests/it` tests them; pure parts have tests here.
 
 mod access_record;
@@ -27,8 +27,8 @@ use event::{
 };
 use facts::{AskedApi, Facts};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::LegTrace;
 use forebay_fleet::tenant::TokenUsage;
+use forebay_mailbox::LegTrace;
 
 /// Makes the struct of all observers. They receive each event in the order of the list.
 macro_rules! observers {

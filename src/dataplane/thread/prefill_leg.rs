@@ -13,13 +13,13 @@ use crate::state::env::Env;
 use crate::state::shard::{SendParts, Shard};
 use crate::story::trace;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
+use forebay_board::account::{Count, Stage};
 use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
-use forebay_fleet::account::{Count, Stage};
-use forebay_fleet::mailbox::{
-    EngineAnswer, MeshMessage, PrefillFault, PrefillLeg, PrefillOutcome, Ticket,
-};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
+use forebay_mailbox::{
+    EngineAnswer, MeshMessage, PrefillFault, PrefillLeg, PrefillOutcome, Ticket,
+};
 use forebay_router::dispatch::RelayError;
 use forebay_router::dispatch::has_no_room;
 use forebay_router::request::Judgement;
@@ -326,9 +326,10 @@ fn fault(error: RelayError) -> PrefillFault {
 mod tests {
     use super::*;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-    use forebay_fleet::mailbox::LegCall;
-    use forebay_fleet::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
+    use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+    use forebay_board::{LoadBoard, ShardBoard};
+    use forebay_fleet::worker::{Requester, RoomLimits};
+    use forebay_mailbox::LegCall;
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]

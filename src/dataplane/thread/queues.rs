@@ -4,8 +4,8 @@
 use super::prefill_leg;
 use crate::state::shard::Shard;
 use forebay_base::ShardIndex;
-use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Verdict};
+use forebay_board::account::Count;
+use forebay_mailbox::{MeshMessage, PrefillLeg, Verdict};
 use forebay_router::request::Taken;
 
 impl Shard {

@@ -4,7 +4,6 @@
 use super::KvTransfer;
 use super::Leg;
 use super::LimitSource;
-use super::LoadBoard;
 use super::NoteSink;
 use super::Role;
 use super::RoomLimits;
@@ -249,16 +248,6 @@ impl TierRanks {
 }
 
 impl FleetSnapshot {
-    /// Sets the queue that each rank wakes when it has room. Called before the snapshot is
-    /// published.
-    pub fn set_queues(&self, board: &LoadBoard) {
-        for rank in (0..self.ranks.len()).filter_map(RankIndex::try_from_index) {
-            if let Some(load) = board.rank(rank) {
-                load.set_queue(self.queue_of(rank));
-            }
-        }
-    }
-
     /// Checks the guarantees for readers: indices are valid, and lists for binary search are
     /// sorted. Debug builds check each snapshot once.
     pub fn check_invariants(&self) {

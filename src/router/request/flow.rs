@@ -21,9 +21,10 @@ use super::stop::{self, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Entry, QueuePlace, Rejection, WantedRanks};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
-use forebay_fleet::account::{Count, FailedTrial, Lease};
-use forebay_fleet::mailbox::{RequestFacts, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueDemand, Worker, WorkerState};
+use forebay_board::QueueDemand;
+use forebay_board::account::{Count, FailedTrial, Lease};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Worker, WorkerState};
+use forebay_mailbox::{RequestFacts, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
 

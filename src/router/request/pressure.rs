@@ -6,10 +6,11 @@ use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::admit::later_by_chance;
+use forebay_board::{LoadBoard, QueueFull, WindowOrigin};
 use forebay_config::QueueMode;
-use forebay_fleet::admit::later_by_chance;
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Pool, QueueFull, WindowOrigin};
+use forebay_fleet::worker::{FleetSnapshot, Pool};
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 

@@ -7,8 +7,9 @@ use super::pressure::Newcomer;
 use super::stages::Stages;
 use crate::queue::Home;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueDemand};
+use forebay_board::{LoadBoard, QueueDemand};
+use forebay_fleet::worker::{FleetSnapshot, Leg};
+use forebay_mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_prompt::parse::Refusal;
 
 /// A wait in a queue, as recorded by the shard of the request.

@@ -18,7 +18,7 @@ use crate::shipped::{PlaceOutcome, TraceArrival};
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::traces::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::{FirstTokens, Lease};
+use forebay_board::account::{FirstTokens, Lease};
 use forebay_router::dispatch::EngineOrder;
 use std::borrow::Cow;
 use std::cell::RefCell;

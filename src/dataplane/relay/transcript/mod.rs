@@ -26,7 +26,7 @@ mod tests;
 use asked::RestAsked;
 use event::{TokenEvent, push_ids};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
-use forebay_fleet::account::NoContinuation;
+use forebay_board::account::NoContinuation;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::push_decimal;
 use forebay_json::{CutPart, EventCutter, data_of, is_comment};

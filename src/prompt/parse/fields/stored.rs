@@ -3,8 +3,8 @@
 use crate::parse::refusals::reason::Reason;
 use crate::parse::refusals::refuse::Refusal;
 use crate::parse::request::Endpoint;
-use forebay_fleet::mailbox::ResponseId;
 use forebay_http1::Method;
+use forebay_mailbox::ResponseId;
 
 /// A path of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
