@@ -21,15 +21,15 @@ mod tenant_board;
 pub use counts::cache_writes::CacheWrites;
 pub use counts::first_token_counts::FirstTokenCounts;
 pub use counts::kv_report::KvReport;
-pub use counts::past::RankPast;
-pub use counts::pinned::{PinnedPrefixes, PrefixPins};
-pub use counts::signs::{FirstBytes, RankSigns};
-pub use counts::unstreamed::{PassedPrompts, PromptNumber, PromptSlot, UnstreamedPrompts};
+pub use counts::pinned_prefixes::{PinnedPrefixes, PrefixPins};
+pub use counts::rank_past::RankPast;
+pub use counts::rank_signs::{FirstBytes, RankSigns};
+pub use counts::unstreamed_prompts::{PassedPrompts, PromptNumber, PromptSlot, UnstreamedPrompts};
 pub use faults::breaker::{
     BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
 };
-pub use faults::doubt::Suspect;
 pub use faults::ejection::EjectReason;
+pub use faults::suspect::Suspect;
 pub use limits::learned_limit::{LearnedLimit, LimitReport};
 pub use limits::learned_limits::LearnedLimits;
 pub use load_board::LoadBoard;

@@ -34,7 +34,7 @@ pub use descriptions::description::{
 };
 pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
-pub use descriptions::lacks::{Lack, lacks};
+pub use descriptions::missing_features::{MissingFeature, lacks};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};

@@ -1,7 +1,7 @@
 //! The bridge to the load board: reads this router's load from it, and writes the load of other
 //! replicas to it.
 
-use super::own_load::{Elsewhere, KvInUse, Local, LocalRank, LocalWindow};
+use super::own_load::{ForeignUsage, KvInUse, Local, LocalRank, LocalWindow};
 use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
@@ -33,7 +33,7 @@ pub(crate) struct LocalView {
     fleet: Arc<FleetSnapshot>,
     /// Usable ranks that share a rank's queue.
     sharing: Vec<u64>,
-    written: Vec<Elsewhere>,
+    written: Vec<ForeignUsage>,
     windows: HashMap<PoolIndex, NanosSinceStart>,
     /// Other replicas' usage of tenants' limits.
     shared: TenantShare,
@@ -166,7 +166,7 @@ impl LocalView {
     /// Writes other replicas' part of each rank for the shards, and wakes waiting requests if it
     /// has shrunk.
     pub(crate) fn write_elsewhere(&mut self, replica: &Replica, ranks: &[LocalRank]) {
-        self.written.resize(ranks.len().max(self.written.len()), Elsewhere::default());
+        self.written.resize(ranks.len().max(self.written.len()), ForeignUsage::default());
         for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
             let elsewhere = replica.elsewhere(position, local);
             let Some(index) = RankIndex::try_from_index(position) else { continue };

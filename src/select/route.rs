@@ -14,7 +14,7 @@
 
 use super::Candidates;
 use super::PickRequest;
-use super::usable::{Usable, meets};
+use super::usable::{UsableRank, meets};
 use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
@@ -231,9 +231,9 @@ fn pair(
 }
 
 impl<'a> RouteRequest<'a> {
-    fn usable(&self) -> Usable<'a> {
+    fn usable(&self) -> UsableRank<'a> {
         let PickRequest { board, requester, now, .. } = self.request;
-        Usable { fleet: self.fleet, board, requester, tried: self.tried, now }
+        UsableRank { fleet: self.fleet, board, requester, tried: self.tried, now }
     }
 
     /// May the rank answer the request?

@@ -20,7 +20,7 @@
 //! than GET to an engine, and never keep or show the text of a prompt.
 
 mod limits;
-mod mirrored;
+mod mirrored_prompt;
 mod counters;
 mod calibration;
 mod report;
@@ -33,6 +33,6 @@ mod watch;
 pub use calibration::{Calibration, CalibrationFault};
 pub use counters::EngineCounters;
 pub use engines::ShadowWorker;
-pub use mirrored::{MirroredPrompt, PromptReader};
+pub use mirrored_prompt::{MirroredPrompt, PromptReader};
 pub use report::{RuleFigures, ShadowPhase, ShadowReport};
 pub use watch::{GivenFigures, ShadowSettings, ShadowTimes, run};

@@ -4,7 +4,7 @@ use crate::calibration::{Calibration, MirroredSum, block_units};
 use crate::engines::{Engines, ShadowRank, ShadowWorker, check};
 use crate::intake::{MirrorArrival, MirrorSink, answer, mirror, serve};
 use crate::limits::UNIT_BYTES;
-use crate::mirrored::{MirroredPrompt, PromptReader};
+use crate::mirrored_prompt::{MirroredPrompt, PromptReader};
 use crate::page::page;
 use crate::report::{
     FleetSummary, RuleFigures, SampleSeries, ShadowFigures, ShadowPhase, ShadowReport, ShadowSample,

@@ -90,7 +90,7 @@ pub(crate) struct ShownFleet {
 
 /// The user's view of the fleet.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct FleetFilter {
     pub(crate) mode: Mode,
     pub(crate) sort: usize,
     pub(crate) is_reversed: bool,
@@ -111,7 +111,7 @@ pub struct App {
     pub(crate) router: String,
     pub(crate) has_colors: bool,
     pub(crate) link: StreamLink,
-    pub(crate) look: Look,
+    pub(crate) look: FleetFilter,
     pub(crate) frozen: Option<ShownFleet>,
     live: ShownFleet,
     recent: RecentSnapshots,
@@ -126,7 +126,7 @@ impl App {
             router: clean(router),
             has_colors,
             link: StreamLink::Lost("connecting".to_owned()),
-            look: Look {
+            look: FleetFilter {
                 mode: Mode::Fleet,
                 sort: 0,
                 is_reversed: false,

@@ -20,10 +20,10 @@ use forebay_http1::{
 use forebay_index::{Overlaps, PrefixMarks};
 use forebay_mailbox::{Caller, RequestFacts};
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
-use forebay_prompt::render::{RenderThread, Rendered, render_at};
+use forebay_prompt::render::{RenderMethod, RenderThread, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
-    Action, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
+    Action, Loads, NewRequest, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
 use forebay_select::{
     Binder, Candidates, PickRequest, Prices, PromptOverlaps, PromptSize, RankSearch, RoundRobin,
@@ -130,7 +130,7 @@ fn render_of(body_bytes: usize) -> Box<dyn Operation> {
     let request = scanned(&body);
     let run = move |out: &mut Vec<u8>| {
         let rendered = render_at(RenderThread::Shard, black_box(&request), &body, &text, out);
-        assert_eq!(rendered, Ok(Rendered::Plan));
+        assert_eq!(rendered, Ok(RenderMethod::Plan));
     };
     operation(Vec::new(), Vec::clear, run)
 }
@@ -366,7 +366,7 @@ fn flow() -> Box<dyn Operation> {
             count: &|_| (),
         };
         let mut flow =
-            RequestFlow::new(facts.clone(), CHAT, body_bytes, Newcomer::of(TenantPart::ONLY));
+            RequestFlow::new(facts.clone(), CHAT, body_bytes, NewRequest::of(TenantPart::ONLY));
         match flow.step(NOW, RequestEvent::Ready, black_box(&mut scene)) {
             Action::Send(chosen) => assert_eq!(chosen.lease.rank(), HOLDER),
             other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ use forebay_index::{
     SliceWriter, index, slice_of,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
-use forebay_prompt::render::{RenderThread, Rendered, render_at};
+use forebay_prompt::render::{RenderMethod, RenderThread, render_at};
 use forebay_select::{MatchRequest, Prompt, PromptOverlaps};
 use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens, load_model_text_for};
 use std::net::SocketAddr;
@@ -264,7 +264,7 @@ impl World {
     pub(crate) fn render(&self, prompt: &mut Prompt) {
         let buffer = prompt.end();
         prompt.begin(buffer);
-        assert_eq!(prompt.write_text(&self.ask()), Some(Ok(Rendered::Plan)));
+        assert_eq!(prompt.write_text(&self.ask()), Some(Ok(RenderMethod::Plan)));
     }
 
     /// Walks the index for a rendered prompt.

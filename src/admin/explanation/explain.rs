@@ -21,7 +21,7 @@ use forebay_fleet::worker::{
 use forebay_http1::{Method, RequestHead};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
-use forebay_prompt::render::{RenderThread, Rendered, name_images};
+use forebay_prompt::render::{RenderMethod, RenderThread, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
     PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
@@ -181,7 +181,7 @@ impl Explainer {
         model: &Model,
         bytes_per_token: f32,
         sources: &ExplainSources<'_>,
-    ) -> Result<Rendered, NoMatch> {
+    ) -> Result<RenderMethod, NoMatch> {
         let request = &self.request;
         let place = RenderThread::Offload;
         let index = sources.index;

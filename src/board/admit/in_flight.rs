@@ -40,7 +40,7 @@ struct TenantInFlight {
 
 /// The limit that refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum ExceededLimit {
     /// `limits.in_flight_max` requests are in flight on this shard.
     Requests,
     /// `limits.buffered_bytes_max` bytes of bodies are held on this shard.
@@ -84,11 +84,11 @@ impl InFlight {
     /// Admits a request of a tenant.
     ///
     /// # Errors
-    /// [`Full::Requests`] when the shard is full and the tenant has its share.
-    pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<AdmittedRequest, Full> {
+    /// [`ExceededLimit::Requests`] when the shard is full and the tenant has its share.
+    pub fn admit(self: &Rc<Self>, tenant: TenantPart) -> Result<AdmittedRequest, ExceededLimit> {
         let most = self.requests_max.get();
         if self.requests.get() >= most && !self.has_share(tenant, most) {
-            return Err(Full::Requests);
+            return Err(ExceededLimit::Requests);
         }
         self.requests.set(self.requests.get() + 1);
         if let Some(held) = self.held(tenant) {
@@ -162,11 +162,11 @@ impl AdmittedRequest {
     /// Sets the bytes that the request's body holds in memory.
     ///
     /// # Errors
-    /// [`Full::BodyBytes`] when the shard may not hold the additional bytes.
-    pub fn hold_body(&mut self, body_bytes: usize) -> Result<(), Full> {
+    /// [`ExceededLimit::BodyBytes`] when the shard may not hold the additional bytes.
+    pub fn hold_body(&mut self, body_bytes: usize) -> Result<(), ExceededLimit> {
         debug_assert!(self.limits.body_bytes.get() >= self.body_bytes, "own bytes not counted");
         if !self.has_room_for(body_bytes) {
-            return Err(Full::BodyBytes);
+            return Err(ExceededLimit::BodyBytes);
         }
         if let Some(held) = self.limits.held(self.tenant) {
             held.body_bytes.set(self.of_tenant(held, body_bytes));
@@ -216,15 +216,15 @@ mod tests {
         let limits = Rc::new(InFlight::new(2, 100));
         let mut first = limits.admit(ONLY).unwrap();
         let mut second = limits.admit(ONLY).unwrap();
-        assert_eq!(limits.admit(ONLY).unwrap_err(), Full::Requests);
+        assert_eq!(limits.admit(ONLY).unwrap_err(), ExceededLimit::Requests);
         first.hold_body(60).unwrap();
         assert!(second.has_room_for(40) && !second.has_room_for(41) && first.has_room_for(100));
-        assert_eq!(second.hold_body(41), Err(Full::BodyBytes));
+        assert_eq!(second.hold_body(41), Err(ExceededLimit::BodyBytes));
         second.hold_body(40).unwrap();
         first.hold_body(50).unwrap();
         let left = limits.hold(60);
         drop(first);
-        assert_eq!(second.hold_body(41), Err(Full::BodyBytes), "60 are still in memory");
+        assert_eq!(second.hold_body(41), Err(ExceededLimit::BodyBytes), "60 are still in memory");
         drop(left);
         second.hold_body(41).unwrap();
         drop(second);
@@ -262,10 +262,10 @@ mod tests {
         large.hold_body(500).unwrap();
         let mut second = limits.admit(part(1)).unwrap();
         second.hold_body(200).unwrap();
-        assert_eq!(second.hold_body(201), Err(Full::BodyBytes), "700 of 800");
+        assert_eq!(second.hold_body(201), Err(ExceededLimit::BodyBytes), "700 of 800");
         let mut small = limits.admit(part(2)).unwrap();
         small.hold_body(100).unwrap();
-        assert_eq!(small.hold_body(101), Err(Full::BodyBytes), "never more than all");
+        assert_eq!(small.hold_body(101), Err(ExceededLimit::BodyBytes), "never more than all");
         drop((large, second, small));
         assert_eq!((limits.requests(), limits.body_bytes.get(), limits.weights.get()), (0, 0, 0));
         assert!(limits.tenants.iter().all(|held| held.body_bytes.get() == 0));

@@ -7,4 +7,4 @@ mod in_flight;
 
 pub use drain_rate::{DrainRate, later_by_chance};
 pub use drain_rates::DrainRates;
-pub use in_flight::{AdmittedRequest, Full, HeldBytes, InFlight};
+pub use in_flight::{AdmittedRequest, ExceededLimit, HeldBytes, InFlight};

@@ -3,8 +3,8 @@
 pub(crate) mod cache_writes;
 pub(crate) mod first_token_counts;
 pub(crate) mod kv_report;
-pub(crate) mod past;
-pub(crate) mod pinned;
+pub(crate) mod rank_past;
+pub(crate) mod pinned_prefixes;
 mod prompt_counts;
-pub(crate) mod signs;
-pub(crate) mod unstreamed;
+pub(crate) mod rank_signs;
+pub(crate) mod unstreamed_prompts;

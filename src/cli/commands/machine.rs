@@ -3,7 +3,7 @@
 
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::Config;
-use forebay_discovery::Lack;
+use forebay_discovery::MissingFeature;
 use forebay_net::Driver;
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ impl MachineFacts {
 
     /// Conditions that keep the router from running well here. `runs_here`: a router already
     /// listens at `listen`.
-    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<Lack> {
+    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<MissingFeature> {
         let mut found = Vec::new();
         self.cores(config, &mut found);
         let needed = crate::ingress::descriptors_needed(config);
@@ -88,7 +88,7 @@ impl MachineFacts {
         found
     }
 
-    fn cores(&self, config: &Config, found: &mut Vec<Lack>) {
+    fn cores(&self, config: &Config, found: &mut Vec<MissingFeature>) {
         let mut wanted = config.clone();
         wanted.resolve_cores(&self.cores);
         for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
@@ -114,8 +114,8 @@ impl MachineFacts {
     }
 }
 
-fn lack(what: impl Into<String>, help: impl Into<String>) -> Lack {
-    Lack { what: what.into(), help: help.into() }
+fn lack(what: impl Into<String>, help: impl Into<String>) -> MissingFeature {
+    MissingFeature { what: what.into(), help: help.into() }
 }
 
 /// NUMA nodes with their cores; empty if the kernel does not list them.

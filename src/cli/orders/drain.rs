@@ -1,6 +1,6 @@
 //! `forebay drain` and `forebay undrain`: take a worker out, and bring it back.
 
-use super::shown::{count, is_set, json, line, word};
+use super::answer_text::{count, is_set, json, line, word};
 use super::workers::why;
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::{RouterArgs, RouterClient};

@@ -1,6 +1,6 @@
 //! `forebay explain` of a running router: where a request would go, and why.
 
-use super::shown::{count, is_set, json, line, list, table, unwritten, word};
+use super::answer_text::{count, is_set, json, line, list, table, unwritten, word};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
 use reqwest::Method;

@@ -1,6 +1,6 @@
 //! `forebay reload`: the router reads its configuration again.
 
-use super::shown::{json, line, list, word, words};
+use super::answer_text::{json, line, list, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `forebay window`: shows, opens and closes rejection windows.
 
-use super::shown::{count, is_set, json, list, table, unwritten, word, words};
+use super::answer_text::{count, is_set, json, list, table, unwritten, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::{Args, ValueEnum};

@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{Lack, lacks};
+use forebay_discovery::{MissingFeature, lacks};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -70,12 +70,12 @@ struct ReportLine {
 /// The report. Without `for_kv`, parts that policy `kv` needs are left out.
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
-    let mut missing = BTreeMap::<Lack, Vec<&str>>::new();
+    let mut missing = BTreeMap::<MissingFeature, Vec<&str>>::new();
     for FoundWorker { name, description, texts, places } in workers {
         let Some(description) = description else {
             let what = "not reached yet: it takes no traffic".to_owned();
             let help = "start it; `forebay doctor` says more".to_owned();
-            missing.entry(Lack { what, help }).or_default().push(name);
+            missing.entry(MissingFeature { what, help }).or_default().push(name);
             continue;
         };
         let found = format!("{}, {}", description.in_words(), places.in_words());
@@ -89,7 +89,7 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
         found,
         help: None,
     });
-    let lacks = missing.into_iter().map(|(Lack { what, help }, workers)| ReportLine {
+    let lacks = missing.into_iter().map(|(MissingFeature { what, help }, workers)| ReportLine {
         workers: some_of(&workers),
         found: what,
         help: Some(help),

@@ -10,7 +10,7 @@ use crate::intake::{client_identity, websocket};
 use crate::reply::refusal;
 use crate::resolve::{own_page, preflight};
 use crate::state::shard::Shard;
-use crate::story::facts::AskedApi;
+use crate::story::facts::RequestedApi;
 use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
 use forebay_router::request::Stop;
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     let routed = routed(shard, conn, &mut request.head);
     let endpoint = routed.as_ref().ok().copied();
     let shape = |endpoint| shape(endpoint, conn, &request.head);
-    let asked = endpoint.map(|endpoint| AskedApi { endpoint, shape: shape(endpoint) });
+    let asked = endpoint.map(|endpoint| RequestedApi { endpoint, shape: shape(endpoint) });
     request.begin(shard, conn, asked, endpoint.and_then(own_page::of).is_some());
     let served = match routed {
         Ok(endpoint) => {

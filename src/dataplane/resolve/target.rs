@@ -7,7 +7,7 @@ use crate::exchange::phase::{BodyPhase, TargetPhase};
 use crate::exchange::resumable::Resumable;
 use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
-use crate::relay::Early;
+use crate::relay::EarlyPart;
 use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
 use forebay_mailbox::RequestFacts;
@@ -68,7 +68,7 @@ async fn of_request(
     let held_bytes = facts::legs_bytes(model, &request.api, request.body().len());
     let full = |_| Stop::Refused(in_flight_full());
     phase.places.shard.hold_body(held_bytes).map_err(full)?;
-    request.early = Early::of(&fleet.config.flow.queue, endpoint, &request.api);
+    request.early = EarlyPart::of(&fleet.config.flow.queue, endpoint, &request.api);
     let resumable = facts::resumable(shard, request, phase, held_bytes, model_index);
     let head_at = request.story.facts.times.started;
     let address = conn.client.address;

@@ -8,7 +8,7 @@ use forebay_board::account::{Count, ShardCounters, Stage, StageHistograms};
 use forebay_config::{Config, LimitsConfig};
 use forebay_http1::HeadLimits;
 use forebay_mailbox::{DrainOrder, TraceRecord};
-use forebay_prompt::render::{Rendered, Unrenderable};
+use forebay_prompt::render::{RenderMethod, Unrenderable};
 use forebay_ring::Producer;
 use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, Ref, RefCell};
@@ -88,10 +88,10 @@ impl Env {
     }
 
     /// Counts the result of rendering a prompt, if it was attempted.
-    pub(crate) fn count_render(&self, rendered: Option<Result<Rendered, Unrenderable>>) {
+    pub(crate) fn count_render(&self, rendered: Option<Result<RenderMethod, Unrenderable>>) {
         let Some(rendered) = rendered else { return };
         let count = match rendered {
-            Ok(Rendered::Plan) => Count::RenderedPlan,
+            Ok(RenderMethod::Plan) => Count::RenderedPlan,
             Ok(_) => Count::RenderedFull,
             Err(reason) => {
                 let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);

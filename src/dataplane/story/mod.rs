@@ -25,7 +25,7 @@ use event::{
     AnswerEnd, AnswerHead, AttemptFailure, AttemptLoss, AttemptStart, ExchangeEnd, Observer,
     RankChoice, RoutedHead, StoryEnd,
 };
-use facts::{AskedApi, Facts};
+use facts::{Facts, RequestedApi};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_fleet::tenant::TokenUsage;
 use forebay_mailbox::LegTrace;
@@ -106,7 +106,7 @@ impl Story {
     }
 
     /// The path is routed. `asked` is `None` if the path has no endpoint.
-    pub(crate) fn began(&mut self, asked: Option<AskedApi>, event: &RoutedHead<'_>) {
+    pub(crate) fn began(&mut self, asked: Option<RequestedApi>, event: &RoutedHead<'_>) {
         self.facts.asked = asked;
         self.observers.began(event);
     }

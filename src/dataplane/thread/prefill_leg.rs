@@ -3,7 +3,7 @@
 
 use crate::ingress::Deadline;
 use crate::pair::abort;
-use crate::relay::{Outbound, Over, Watch, drain, gather, send};
+use crate::relay::{Outbound, Watch, WatchEnd, drain, gather, send};
 use crate::runtime::Signal;
 use crate::send::blame;
 use crate::send::relay_answer::UpstreamAnswer;
@@ -14,7 +14,9 @@ use crate::state::shard::{SendParts, Shard};
 use crate::story::trace;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_board::account::{Count, Stage};
-use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
+use forebay_disagg::{
+    Accusation, AnswerForm, KvTransferError, PrefillAnswer, PrefillHandover, message_of,
+};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
 use forebay_mailbox::{
@@ -45,9 +47,9 @@ impl Watch for LegWatch<'_> {
         self.seat.poll(cx).map(|()| RelayError::Cancelled)
     }
 
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd> {
         if self.deadline.poll(cx).is_ready() {
-            return Poll::Ready(Over::Late);
+            return Poll::Ready(WatchEnd::Late);
         }
         loop {
             ready!(self.step.poll(cx));
@@ -271,8 +273,8 @@ async fn answered(
         io.keep(env, upstream);
     }
     Ok(match answer.finish() {
-        Ok(Handed::Nothing) => PrefillOutcome::Done(None),
-        Ok(Handed::Params(params)) => PrefillOutcome::Done(Some(params)),
+        Ok(PrefillHandover::Nothing) => PrefillOutcome::Done(None),
+        Ok(PrefillHandover::Params(params)) => PrefillOutcome::Done(Some(params)),
         Err(wrong) => wrong_answer(&leg.kv_transfer, &wrong),
     })
 }

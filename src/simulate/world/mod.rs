@@ -8,13 +8,13 @@ mod summarize;
 
 use crate::live_figures::LiveFigures;
 use crate::plan::{BlockRoom, SimPlan};
+use crate::production_router::{PlaceOutcome, TraceArrival};
 use crate::ranks::engine::{EngineJob, EngineNews, EngineRequest, ModelEngine};
 use crate::ranks::host_tier::HostTier;
 use crate::ranks::kv_cache::{CacheChange, KvCache};
 use crate::rivals::Rule;
 use crate::routers::{LentClock, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
-use crate::shipped::{PlaceOutcome, TraceArrival};
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::traces::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};

@@ -7,13 +7,13 @@
 //! decode engines, `ask` is their client. Limits: an offer lives as long as its request; a question
 //! is answered within `ASK_TIME_MAX` and then repeated.
 
-mod ask;
+mod kv_seeker;
 mod offers;
 mod question;
 mod route;
 mod settings;
 
-pub(super) use ask::{AskFailed, KvSeeker, Patience, TransferPeer, TransferWanted};
+pub(super) use kv_seeker::{KvSeeker, Patience, SeekError, TransferPeer, TransferWanted};
 pub(super) use offers::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
 pub use settings::{KvConnector, SglangTransfer, TransferSettings, VllmTransfer};

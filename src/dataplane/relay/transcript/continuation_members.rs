@@ -57,7 +57,7 @@ const COMPLETION_TOKENS: u64 = 16;
 
 /// Members that a continuation repeats.
 #[derive(Debug, Default)]
-pub(super) struct RestAsked {
+pub(super) struct ContinuationMembers {
     pub(super) is_chat: bool,
     /// Members that go on, as they stand in JSON, with a comma behind each.
     pub(super) members: Vec<u8>,
@@ -78,7 +78,7 @@ struct Found {
     has_prompt: bool,
 }
 
-impl RestAsked {
+impl ContinuationMembers {
     /// Reads a body. `None`: the body has a member that a continuation could not repeat.
     pub(super) fn read(body: &[u8], is_chat: bool) -> Option<Self> {
         let mut asked = Self { is_chat, ..Self::default() };

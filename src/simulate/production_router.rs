@@ -1,5 +1,5 @@
 //! The production code, run as a shard runs it: the index with its predictions, `Stages`, the
-//! request state machine, the owner of the queues. `src/shard` puts sockets around the same calls.
+//! request state machine, the owner of the queues. `src/dataplane` puts sockets around the same calls.
 
 use crate::fleet::fleet;
 use crate::index_memory::{IndexMemory, TOKEN_BYTES};
@@ -24,8 +24,8 @@ use forebay_replicas::{ConnectedReplica, Replica, ReplicaId};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::Home;
 use forebay_router::request::{
-    Action, ChosenRanks, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules,
-    Stages, Taken, Wait, WaitEnd, wait_deadline,
+    Action, ChosenRanks, Loads, NewRequest, RequestEvent, RequestFlow, Scene, Split, StageRules,
+    Stages, TakeOutcome, Wait, WaitEnd, wait_deadline,
 };
 use forebay_select::{MatchRequest, Prompt, output_tokens};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ struct WaitingRequest {
     wait: Wait,
 }
 
-pub(crate) struct ShippedRouter {
+pub(crate) struct ProductionRouter {
     fleet: Arc<FleetSnapshot>,
     stages: Stages,
     home: Home,
@@ -96,7 +96,7 @@ pub(crate) struct TraceArrival<'a> {
     pub(crate) now: NanosSinceStart,
 }
 
-impl ShippedRouter {
+impl ProductionRouter {
     pub(crate) fn new(trace: &Trace, plan: &SimPlan, config: Config, seed: u64) -> Self {
         let config = Arc::new(config);
         let (fleet, root) = fleet(trace, plan, &config);
@@ -194,7 +194,7 @@ impl ShippedRouter {
 
     /// Runs the state machine of a new request.
     pub(crate) fn place(&mut self, arrival: TraceArrival<'_>) -> PlaceOutcome {
-        let mut newcomer = Newcomer::of(TenantPart::ONLY);
+        let mut newcomer = NewRequest::of(TenantPart::ONLY);
         let fleet = Arc::clone(&self.fleet);
         let pool = fleet.models[MODEL.index()].pool;
         if self.stages.let_in(&fleet, pool, arrival.now, &mut newcomer).is_err() {
@@ -249,7 +249,7 @@ impl ShippedRouter {
             for (ticket, verdict) in self.stages.serve(&mut self.home, &fleet, now) {
                 let message = MeshMessage::Verdict { ticket, verdict: Box::new(verdict) };
                 let taken = self.stages.take(&mut self.home, &fleet, message);
-                if !matches!(taken, Taken::Delivered(_)) {
+                if !matches!(taken, TakeOutcome::Delivered(_)) {
                     continue;
                 }
                 let context = Context::from_waker(Waker::noop());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The body of an answer.
 #[derive(Debug)]
-pub struct Gathered {
+pub struct WholeAnswer {
     /// Without framing, at most [`ENGINE_ERROR_BYTES_MAX`]. If the worker broke off, the body is
     /// incomplete.
     pub body: Vec<u8>,
@@ -28,7 +28,7 @@ pub async fn gather(
     upstream: &mut Upstream,
     head: &ResponseHead,
     idle_max: Duration,
-) -> Result<Gathered, RelayError> {
+) -> Result<WholeAnswer, RelayError> {
     let mut body = Vec::new();
     let drained = drain(watch, upstream, head, idle_max, |data| {
         let room = ENGINE_ERROR_BYTES_MAX.saturating_sub(body.len());
@@ -40,7 +40,7 @@ pub async fn gather(
         Err(error) if error.blames_worker() => false,
         Err(error) => return Err(error),
     };
-    Ok(Gathered { body, upstream_reusable })
+    Ok(WholeAnswer { body, upstream_reusable })
 }
 
 /// Reads the answer behind the head in `upstream.input` to its end. `observe` gets every piece as

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// A missing or wrong feature.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Lack {
+pub struct MissingFeature {
     /// The missing or wrong feature.
     pub what: String,
     /// Advice for the operator.
     pub help: String,
 }
 
-impl Lack {
+impl MissingFeature {
     pub(crate) fn new(what: impl Into<String>, help: impl Into<String>) -> Self {
         Self { what: what.into(), help: help.into() }
     }
@@ -23,12 +23,15 @@ impl Lack {
 
 /// Features that policy `kv` misses on a worker.
 #[must_use]
-pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
+pub fn lacks(
+    description: &Description,
+    texts: &BTreeMap<Arc<str>, FoundText>,
+) -> Vec<MissingFeature> {
     let mut lacks = Vec::new();
     for (model, found) in texts {
         if found.text.is_none() && !description.listing.is_nothing() {
             let what = format!("no tokenizer for model `{model}`: its prompts are not matched");
-            lacks.push(Lack::new(what, format!("set `model_dir` ({})", found.note)));
+            lacks.push(MissingFeature::new(what, format!("set `model_dir` ({})", found.note)));
         }
     }
     let ranks = &description.ranks;
@@ -41,14 +44,17 @@ pub fn lacks(description: &Description, texts: &BTreeMap<Arc<str>, FoundText>) -
     let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
     if some(&|rank| rank.reuses_prefixes == Some(false)) {
         let what = "prefix caching is off: the engine computes each prompt anew";
-        lacks.push(Lack::new(what, caching));
+        lacks.push(MissingFeature::new(what, caching));
     }
     if some(&|rank| rank.events.is_none()) {
         let what = "no KV events: what its caches hold is guessed";
-        lacks.push(Lack::new(what, events));
+        lacks.push(MissingFeature::new(what, events));
     } else if some(&|rank| rank.events.as_ref().is_some_and(|events| events.replay.is_none())) {
         let what = "no replay of KV events: a lost batch empties what is known of the cache";
-        lacks.push(Lack::new(what, "add `replay_endpoint` to --kv-events-config, or set `replay`"));
+        lacks.push(MissingFeature::new(
+            what,
+            "add `replay_endpoint` to --kv-events-config, or set `replay`",
+        ));
     }
     lacks
 }

@@ -10,21 +10,21 @@ use forebay_prompt::parse::{ApiRequest, Endpoint};
 
 /// Part of the answer that a client has before a worker answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Early {
+pub enum EarlyPart {
     /// Nothing, however long the request waits.
     #[default]
     Nothing,
     /// Nothing so far: the request has not waited.
     Ready(StreamShape),
     /// The head of the answer.
-    Begun(Begun),
+    Begun(OpenEventStream),
     /// The beginning of a stream of a worker that has failed.
-    Broken(Begun),
+    Broken(OpenEventStream),
 }
 
 /// A stream of events, after its head was sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct OpenEventStream {
     /// Shape of an error in the stream.
     pub shape: StreamShape,
     /// How its bytes are framed.
@@ -37,7 +37,7 @@ pub struct Begun {
     pub next_at: NanosSinceStart,
 }
 
-impl Early {
+impl EarlyPart {
     /// What a client may have while its request waits.
     pub const fn of(config: &QueueConfig, endpoint: Endpoint, request: &ApiRequest) -> Self {
         match StreamShape::of(endpoint) {
@@ -52,7 +52,7 @@ impl Early {
     }
 
     /// The stream, once its head is sent.
-    pub const fn begun(&self) -> Option<&Begun> {
+    pub const fn begun(&self) -> Option<&OpenEventStream> {
         match self {
             Self::Begun(begun) | Self::Broken(begun) => Some(begun),
             Self::Nothing | Self::Ready(_) => None,
@@ -60,7 +60,7 @@ impl Early {
     }
 }
 
-impl Begun {
+impl OpenEventStream {
     /// Can this answer be the rest of the stream?
     pub fn goes_on_with(response: &ResponseHead) -> bool {
         response.status == 200 && response.event_stream && response.content_length != Some(0)

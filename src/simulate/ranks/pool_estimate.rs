@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Blocks that a router believes the pool to hold.
 #[derive(Debug)]
-pub(crate) struct BelievedPool {
+pub(crate) struct PoolEstimate {
     ttl: Duration,
     /// Last store of each block.
     stored_at: AHashMap<u32, NanosSinceStart>,
@@ -16,7 +16,7 @@ pub(crate) struct BelievedPool {
     stores: VecDeque<(NanosSinceStart, u32)>,
 }
 
-impl BelievedPool {
+impl PoolEstimate {
     pub(crate) fn new(ttl: Duration) -> Self {
         Self { ttl, stored_at: AHashMap::new(), stores: VecDeque::new() }
     }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn a_block_is_believed_for_a_time_after_its_last_store() {
         let at = |second: u64| NanosSinceStart(second * 1_000_000_000);
-        let mut pool = BelievedPool::new(Duration::from_secs(10));
+        let mut pool = PoolEstimate::new(Duration::from_secs(10));
         pool.store(1, at(0));
         pool.store(2, at(1));
         pool.store(1, at(5));

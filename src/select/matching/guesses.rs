@@ -1,7 +1,7 @@
 //! Guesses beside events, and shrunk claims: the parts of a match that a verdict about predicted
 //! hits adds ([`ShapeTrust`]). Without a verdict none of this runs.
 
-use super::reported::{ReportedPaths, RoutedPath};
+use super::reported_paths::{ReportedPaths, RoutedPath};
 use crate::MatchRequest;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
 use forebay_fleet::trust::{ShapeTrust, trust_group};

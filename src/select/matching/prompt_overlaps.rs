@@ -2,9 +2,9 @@
 //! events arrive, guessed from the ranks of earlier prompts. Shards run it for requests, the
 //! control plane for explanations; both get the same result.
 
-use super::beside::{self, GuessScratch};
+use super::guesses::{self, GuessScratch};
 use super::prompt::View;
-use super::reported::RoutedPath;
+use super::reported_paths::RoutedPath;
 use crate::MatchRequest;
 use crate::Prompt;
 use crate::ReportedPaths;
@@ -186,7 +186,7 @@ impl PromptOverlaps {
                 !weigh_tiers(ask.fleet, &ask.model.ranks, ask.fleet.config.kv, exact, overlaps);
         }
         let trust = ask.trust();
-        is_same &= !beside::shrink_claims(ask.fleet, trust, &mut self.overlaps);
+        is_same &= !guesses::shrink_claims(ask.fleet, trust, &mut self.overlaps);
         let of_kind = |kind| ranks.iter().any(|&rank| self.kind(ask.fleet, rank) == kind);
         let any_blind =
             !ask.fleet.config.approximate.ttl.is_zero() && of_kind(GuessKind::Approximate);
@@ -203,7 +203,7 @@ impl PromptOverlaps {
             scratch.guess(ask, self.prompt_bytes, overlaps, &mut prompt.chunks.beside, beside);
             if trust.guesses == GuessUse::Counted {
                 is_same = false;
-                beside::count_beside(ask.fleet, trust, beside, overlaps, pending);
+                guesses::count_beside(ask.fleet, trust, beside, overlaps, pending);
             }
         }
         // A second walk, so only if events leave more than a chunk unconfirmed. For ranks with
@@ -254,7 +254,7 @@ impl PromptOverlaps {
         }
         let kind = self.kind(ask.fleet, rank);
         // Guesses beside events replace these.
-        let is_beside = || beside::counts_guess(ask.fleet, ask.trust(), rank);
+        let is_beside = || guesses::counts_guess(ask.fleet, ask.trust(), rank);
         if kind == GuessKind::Speculative && is_beside() {
             return None;
         }
@@ -316,7 +316,7 @@ impl PromptOverlaps {
             return None;
         }
         let is_claimed = ask.request.endpoint.is_none_or(is_reached);
-        let report = || beside::to_remember(ask, chunks, rank, reported, now());
+        let report = || guesses::to_remember(ask, chunks, rank, reported, now());
         is_claimed.then(report).flatten()
     }
 

@@ -3,7 +3,7 @@
 
 use super::chunk::{next_chunk, pass_on};
 use super::pump::encode_head;
-use super::{Answer, Client, Relayed, Transcript, Upstream};
+use super::{Answer, Client, CompletedAnswer, Transcript, Upstream};
 use crate::ingress::Turn;
 use forebay_http1::{AnswerBody, AnswerFraming, Version};
 use forebay_router::dispatch::RelayError;
@@ -21,7 +21,7 @@ pub async fn relay_kept(
     transcript: &mut Transcript,
     mut observe: impl FnMut(&[u8]),
     mut leaves: impl FnMut(&mut Transcript) -> bool,
-) -> Result<Relayed, RelayError> {
+) -> Result<CompletedAnswer, RelayError> {
     let framing = AnswerFraming::open(answer.client_version);
     let client_reusable = answer.keep_alive && framing == AnswerFraming::Chunked;
     let mut out = client.conn().buffer_for(upstream.input.len() + 512);
@@ -73,7 +73,7 @@ pub async fn relay_kept(
         if body.is_done() {
             let upstream_reusable =
                 answer.head.keep_alive && !leftover && !body.ends_with_connection();
-            return Ok(Relayed { body_bytes, upstream_reusable, client_reusable });
+            return Ok(CompletedAnswer { body_bytes, upstream_reusable, client_reusable });
         }
         if leaves(transcript) {
             return Err(RelayError::Moved);

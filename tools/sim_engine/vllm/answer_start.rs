@@ -2,8 +2,8 @@
 
 use super::answer::{AnswerChoice, OpenAiAnswer};
 use super::error::ApiError;
-use super::halves::taken;
-use crate::batching::ranks::NotRun;
+use super::legs::taken;
+use crate::batching::ranks::ScheduleRefusal;
 use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::state::EngineState;
 use crate::transfer::TransferWanted;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 /// Why a request has no answer.
 #[derive(Debug)]
-pub(super) enum NotBegun {
+pub(super) enum StartRefusal {
     Refused,
     Error(ApiError),
 }
@@ -28,13 +28,13 @@ pub(super) async fn begin(
     output_tokens: usize,
     part: LegPart,
     wanted: Option<TransferWanted>,
-) -> Result<BegunAnswer, NotBegun> {
+) -> Result<BegunAnswer, StartRefusal> {
     if let (Some(wanted), Some(prompt)) = (&wanted, prompts.first())
         && !taken(&state, wanted, prompt, &answer.asked.salt).await
     {
         answer.timed.ended("failed");
         state.requests.tally.failed();
-        return Err(NotBegun::Error(ApiError::internal()));
+        return Err(StartRefusal::Error(ApiError::internal()));
     }
     let (sink, steps) = mpsc::unbounded_channel();
     for prompt in prompts {
@@ -50,11 +50,13 @@ pub(super) async fn begin(
                 Ok(submitted) => {
                     answer.choices.push(AnswerChoice::new(submitted, prompt.clone(), at == 0));
                 }
-                Err(NotRun::Stopping) => return Err(NotBegun::Error(ApiError::stopping())),
+                Err(ScheduleRefusal::Stopping) => {
+                    return Err(StartRefusal::Error(ApiError::stopping()));
+                }
                 // Dropping the answer removes its earlier choices.
-                Err(NotRun::Refused) => {
+                Err(ScheduleRefusal::Refused) => {
                     answer.timed.ended("refused");
-                    return Err(NotBegun::Refused);
+                    return Err(StartRefusal::Refused);
                 }
             }
         }

@@ -48,14 +48,14 @@ struct RemoteParams {
 pub(super) enum EngineLeg {
     Whole,
     /// Computes the prompt for a decode on another engine.
-    Give(Box<Giving>),
+    Give(Box<OfferState>),
     /// Decodes with KV from another engine.
     Take(TransferWanted),
 }
 
 /// State of a prefill that offers its KV.
 #[derive(Debug)]
-pub(super) struct Giving {
+pub(super) struct OfferState {
     state: EngineState,
     /// Created when the request arrives, if the decode may come before the end of the prefill.
     offer: Option<TransferOffer>,
@@ -66,7 +66,7 @@ pub(super) struct Giving {
 
 /// Result of a finished prefill.
 #[derive(Debug)]
-pub(super) struct Prefilled<'a> {
+pub(super) struct FinishedPrefill<'a> {
     pub(super) guard: AbortOnDrop,
     pub(super) prompt: &'a [u32],
     pub(super) salt: &'a str,
@@ -116,7 +116,7 @@ impl TransferParams {
             None => (format!("{full_id}-0-{:08x}", random_u64() >> 32), None),
         };
         let state = state.clone();
-        Ok(EngineLeg::Give(Box::new(Giving { state, offer, request_id, hold, tells })))
+        Ok(EngineLeg::Give(Box::new(OfferState { state, offer, request_id, hold, tells })))
     }
 
     fn taking(self, state: &EngineState, full_id: &str) -> Result<EngineLeg, ApiError> {
@@ -146,16 +146,16 @@ impl TransferParams {
     }
 }
 
-impl Giving {
+impl OfferState {
     /// Id that the legs share.
     pub(super) fn meeting(&self) -> &str {
         &self.request_id
     }
 
     /// Holds the KV for its decode from now on; returns its parameters for the answer.
-    pub(super) async fn hold(self, done: Prefilled<'_>) -> Value {
+    pub(super) async fn hold(self, done: FinishedPrefill<'_>) -> Value {
         let Self { state, offer, request_id, hold, tells } = self;
-        let Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank } = done;
+        let FinishedPrefill { guard, prompt, salt, token_id, cached_tokens, dp_rank } = done;
         let offer = match offer {
             Some(offer) => Some(offer),
             None => state.transfer.offers.offer(request_id.clone()).await,

@@ -2,7 +2,7 @@
 //! a timeout.
 
 use super::offers::HandedKv;
-use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
+use super::question::{ASK_TIME_MAX, TAKE_PATH, TransferQuestion, WireAnswer};
 use forebay_base::Clock;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) struct Patience {
 
 /// Why there is no KV.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AskFailed {
+pub(crate) enum SeekError {
     /// The prefill engine never answered.
     Unreached,
     /// The prefill engine stopped answering.
@@ -61,22 +61,22 @@ impl KvSeeker {
     }
 
     /// Waits for the KV and takes it.
-    pub(crate) async fn take(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
+    pub(crate) async fn take(&self, wanted: &TransferWanted) -> Result<HandedKv, SeekError> {
         let asking = self.ask_until_answered(wanted);
         tokio::time::timeout(wanted.patience.total, asking)
             .await
-            .unwrap_or(Err(AskFailed::TimedOut))
+            .unwrap_or(Err(SeekError::TimedOut))
     }
 
-    async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, AskFailed> {
+    async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, SeekError> {
         let patience = wanted.patience;
         let mut reached = false;
         let mut silent_since = self.clock.now();
         loop {
             match self.ask(wanted).await {
-                Ok(Answered::Kv(kv)) => return Ok(kv),
-                Ok(Answered::Failed(why)) => return Err(AskFailed::Prefill(why)),
-                Ok(Answered::NotYet) => {
+                Ok(WireAnswer::Kv(kv)) => return Ok(kv),
+                Ok(WireAnswer::Failed(why)) => return Err(SeekError::Prefill(why)),
+                Ok(WireAnswer::NotYet) => {
                     reached = true;
                     silent_since = self.clock.now();
                 }
@@ -90,10 +90,10 @@ impl KvSeeker {
                     let silent_ns = self.clock.now().0.saturating_sub(silent_since.0);
                     let silent = Duration::from_nanos(silent_ns);
                     if reached && silent >= patience.lost {
-                        return Err(AskFailed::Lost);
+                        return Err(SeekError::Lost);
                     }
                     if !reached && silent >= patience.unreached {
-                        return Err(AskFailed::Unreached);
+                        return Err(SeekError::Unreached);
                     }
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -101,7 +101,7 @@ impl KvSeeker {
         }
     }
 
-    async fn ask(&self, wanted: &TransferWanted) -> Result<Answered, reqwest::Error> {
+    async fn ask(&self, wanted: &TransferWanted) -> Result<WireAnswer, reqwest::Error> {
         let TransferPeer { host, port } = &wanted.peer;
         let host = if host.contains(':') && !host.starts_with('[') {
             format!("[{host}]")
