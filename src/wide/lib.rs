@@ -1,9 +1,11 @@
-//! Searches in 32-byte registers and prefetches, where the processor has them. The binary is built
-//! for all processors of its architecture, so it selects the code at run time.
+//! Searches and hashes in 32-byte registers, and prefetches, where the processor has them. The
+//! binary is built for all processors of its architecture, so it selects the code at run time.
 //!
-//! Unsafe code: the call of a function that requires such a processor, and prefetches.
+//! Unsafe code: the call of a function that requires such a processor, loads and prefetches.
 
 mod fetch;
+#[cfg(target_arch = "x86_64")]
+mod load;
 mod marks;
 
 pub use fetch::fetch;
