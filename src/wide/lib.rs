@@ -3,10 +3,12 @@
 //!
 //! Unsafe code: the call of a function that requires such a processor, loads and prefetches.
 
+mod ascii_set;
 mod fetch;
 #[cfg(target_arch = "x86_64")]
 mod load;
 mod marks;
 
+pub use ascii_set::{AsciiSet, BLOCK_BYTES, find_members};
 pub use fetch::fetch;
 pub use marks::Marks;
