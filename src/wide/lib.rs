@@ -4,6 +4,7 @@
 //! Unsafe code: the call of a function that requires such a processor, loads and prefetches.
 
 mod ascii_set;
+mod equal;
 mod fetch;
 #[cfg(target_arch = "x86_64")]
 mod load;
@@ -11,6 +12,7 @@ mod marks;
 mod prefixes;
 
 pub use ascii_set::{AsciiSet, BLOCK_BYTES, find_members};
+pub use equal::find_equal;
 pub use fetch::fetch;
 pub use marks::Marks;
 pub use prefixes::{PrefixHash, ROW_BYTES};
