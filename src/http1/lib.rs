@@ -24,6 +24,7 @@ mod lines;
 mod own;
 mod request;
 mod response;
+mod runs;
 mod status;
 mod via;
 mod websocket;

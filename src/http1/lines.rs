@@ -1,9 +1,10 @@
 //! Field lines and line ends, shared by requests and responses.
 
-use super::chars::{blank_run, token_run, value_run};
+use super::chars::blank_run;
 use super::error::HeadError;
 use super::fields::classify;
 use super::head::{Field, span};
+use super::runs::HeadRuns;
 
 /// Position after the CR LF at `at`; `None` if the LF is still to come.
 pub(super) fn line_end(window: &[u8], at: usize) -> Result<Option<usize>, HeadError> {
@@ -22,6 +23,7 @@ pub(super) fn field_lines(
     fields_max: usize,
     fields: &mut Vec<Field>,
 ) -> Result<Option<usize>, HeadError> {
+    let mut runs = HeadRuns::new(window, at);
     loop {
         match window.get(at) {
             None => return Ok(None),
@@ -33,40 +35,40 @@ pub(super) fn field_lines(
         if fields.len() >= fields_max {
             return Err(HeadError::TooManyFields);
         }
-        let Some((field, next)) = field_line(window, at)? else { return Ok(None) };
+        let Some((field, next)) = field_line(window, at, &mut runs)? else { return Ok(None) };
         fields.push(field);
         at = next;
     }
 }
 
-fn field_line(window: &[u8], at: usize) -> Result<Option<(Field, usize)>, HeadError> {
-    let line = window.get(at..).unwrap_or(&[]);
-    let name_bytes = token_run(line);
-    match line.get(name_bytes) {
+fn field_line(
+    window: &[u8],
+    at: usize,
+    runs: &mut HeadRuns<'_>,
+) -> Result<Option<(Field, usize)>, HeadError> {
+    let name_end = runs.token_end(at);
+    match window.get(name_end) {
         None => return Ok(None),
-        Some(b':') if name_bytes > 0 => {}
+        Some(b':') if name_end > at => {}
         Some(_) => return Err(HeadError::FieldName),
     }
-    let after = line.get(name_bytes + 1..).unwrap_or(&[]);
-    let blanks = blank_run(after);
-    let value = after.get(blanks..).unwrap_or(&[]);
-    let value_bytes = value_run(value);
-    match value.get(value_bytes) {
+    let blanks = blank_run(window.get(name_end + 1..).unwrap_or(&[]));
+    let value_at = name_end + 1 + blanks;
+    let value_end = runs.value_end(value_at);
+    match window.get(value_end) {
         None => return Ok(None),
         Some(b'\r') => {}
         Some(b'\n') => return Err(HeadError::LineEnd),
         Some(_) => return Err(HeadError::FieldValue),
     }
-    let value_at = at + name_bytes + 1 + blanks;
-    let Some(next) = line_end(window, value_at + value_bytes)? else { return Ok(None) };
-    let value = value.get(..value_bytes).unwrap_or(&[]);
+    let Some(next) = line_end(window, value_end)? else { return Ok(None) };
+    let value = window.get(value_at..value_end).unwrap_or(&[]);
     let kept =
         value.iter().rposition(|byte| !matches!(byte, b' ' | b'\t')).map_or(0, |last| last + 1);
-    let name = line.get(..name_bytes).unwrap_or(&[]);
     let field = Field {
-        name: span(at..at + name_bytes),
+        name: span(at..name_end),
         value: span(value_at..value_at + kept),
-        kind: classify(name),
+        kind: classify(window.get(at..name_end).unwrap_or(&[])),
     };
     Ok(Some((field, next)))
 }

@@ -1,6 +1,7 @@
 //! JSON string contents to plain bytes. Total: never fails, never reads past the input; an
 //! invalid escape (the scan refuses such bodies before) is copied unchanged.
 
+use forebay_wide::{BLOCK_BYTES, find_equal};
 use memchr::memchr;
 
 /// Appends the unescaped text of a JSON string body (the bytes between its quotes) to `out`.
@@ -9,12 +10,37 @@ use memchr::memchr;
 /// section 8.2 leaves it open; UTF-8 cannot carry it). Runs without a backslash are copied whole.
 pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     let mut rest = escaped;
-    while let Some(at) = memchr(b'\\', rest) {
-        let (plain, tail) = rest.split_at(at);
-        out.extend_from_slice(plain);
+    while let Some(block) = rest.first_chunk::<BLOCK_BYTES>() {
+        let found = find_equal(block, b'\\');
+        let tail = match found {
+            0 => plain_run(rest, out),
+            // Text with escapes mostly has another one soon. A block of fixed length is copied
+            // without a call.
+            _ => {
+                let plain_bytes = found.trailing_zeros() as usize;
+                let length = out.len() + plain_bytes;
+                out.extend_from_slice(block);
+                out.truncate(length);
+                rest.get(plain_bytes..).unwrap_or_default()
+            }
+        };
+        if tail.is_empty() {
+            return;
+        }
         rest = unescape_one(tail, out);
     }
-    out.extend_from_slice(rest);
+    while !rest.is_empty() {
+        let tail = plain_run(rest, out);
+        rest = if tail.is_empty() { tail } else { unescape_one(tail, out) };
+    }
+}
+
+/// Copies the bytes before the first backslash, and returns the others.
+fn plain_run<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+    let at = memchr(b'\\', text).unwrap_or(text.len());
+    let (plain, tail) = text.split_at(at);
+    out.extend_from_slice(plain);
+    tail
 }
 
 /// The same until `out` has grown by about `bytes_max`: at most 3 bytes more, and always whole

@@ -82,9 +82,9 @@ fn marks_of(block: &MarkBlock) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod wide {
     use super::MarkBlock;
+    use crate::load::vector;
     use std::arch::x86_64::{
-        __m256i, _mm256_cmpeq_epi8, _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256,
-        _mm256_set_epi64x, _mm256_set1_epi8,
+        _mm256_cmpeq_epi8, _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
     };
 
     #[target_feature(enable = "avx2")]
@@ -105,17 +105,6 @@ mod wide {
         let control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, last_control), bytes);
         let either = _mm256_or_si256(_mm256_or_si256(quote, backslash), control);
         _mm256_movemask_epi8(either).cast_unsigned()
-    }
-
-    /// A single load after compilation.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn vector(bytes: &[u8; 32]) -> __m256i {
-        let word = |index: usize| {
-            let word = bytes.as_chunks::<8>().0.get(index).copied().unwrap_or_default();
-            i64::from_le_bytes(word)
-        };
-        _mm256_set_epi64x(word(3), word(2), word(1), word(0))
     }
 }
 
