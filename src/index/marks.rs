@@ -3,7 +3,7 @@
 
 use super::BlockKey;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Prefixes of a prompt with a key, at most. The rest of a longer prompt has no keys.
 pub const MARKS_MAX: usize = 40;
@@ -22,7 +22,7 @@ impl PrefixMarks {
     pub const NONE: Self = Self(None);
 
     /// Keys of a prompt. `root` separates prompts of different models, and is secret. Takes about a
-    /// cycle per four bytes.
+    /// cycle per six bytes.
     #[must_use]
     pub fn of(root: BlockKey, text: &[u8]) -> Self {
         let mut name = root.bits();
@@ -31,7 +31,7 @@ impl PrefixMarks {
         let mut count = 0;
         for (place, to) in names.iter_mut().zip((0..).map(prefix_bytes)) {
             let Some(part) = text.get(from..to) else { break };
-            name = xxh3_64_with_seed(part, name);
+            name = XxHash3_64::oneshot_with_seed(name, part);
             *place = name;
             from = to;
             count += 1;

@@ -38,7 +38,7 @@ use super::divide::{ReplicaDemand, divide};
 use super::wire::ReplicaId;
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// A replica that disagrees on the steward for this long is left out; its claim still counts.
 const DISAGREED_MAX: Duration = Duration::from_secs(3);
@@ -122,7 +122,7 @@ pub(crate) fn steward(
         let (left, right) = bytes.split_at_mut(8);
         left.copy_from_slice(&rank_hash.to_le_bytes());
         right.copy_from_slice(&replica.0.to_le_bytes());
-        (xxh3_64(&bytes), *replica)
+        (XxHash3_64::oneshot(&bytes), *replica)
     };
     replicas.max_by_key(weight)
 }

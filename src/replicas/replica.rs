@@ -11,7 +11,7 @@ use forebay_base::NanosSinceStart;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Interval of full reports.
 const FULL_PERIOD: Duration = Duration::from_secs(1);
@@ -148,7 +148,7 @@ impl Replica {
         self.ranks.push(ReplicaRank {
             worker: Arc::clone(worker),
             dp,
-            hash: xxh3_64(&name),
+            hash: XxHash3_64::oneshot(&name),
             heard_of_by: now.plus(ANSWER_TIME_MAX),
             places: Account::default(),
             kv: Account::default(),

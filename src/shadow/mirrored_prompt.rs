@@ -4,7 +4,7 @@
 use crate::limits::UNIT_BYTES;
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
 use forebay_prompt::render::canonical;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// A prompt without its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,10 +50,10 @@ impl PromptReader {
         if text_bytes == 0 {
             return None;
         }
-        let space = xxh3_64_with_seed(request.cache_salt.as_bytes(), *seed);
-        let mut before = xxh3_64_with_seed(request.lora.as_bytes(), space);
+        let space = XxHash3_64::oneshot_with_seed(*seed, request.cache_salt.as_bytes());
+        let mut before = XxHash3_64::oneshot_with_seed(space, request.lora.as_bytes());
         let key = |block: &[u8]| {
-            before = xxh3_64_with_seed(block, before);
+            before = XxHash3_64::oneshot_with_seed(before, block);
             before
         };
         let blocks = if block_bytes > 0 { text.as_slice() } else { &[] };

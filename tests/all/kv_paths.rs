@@ -195,8 +195,8 @@ impl<T: BlockText> Rig<T> {
                 Tree::Tier(Tier::Device) => rank,
                 Tree::Tier(Tier::Host) => HOST + rank,
                 Tree::Tier(Tier::Disk) => DISK + rank,
-                // No event here is of a window.
-                Tree::Window(_) => continue,
+                // No event here is of a window, or of a second block size.
+                Tree::Window(_) | Tree::Odd => continue,
             };
             for op in ops.drain(..) {
                 self.writers[usize::from(slice)].apply(RankIndex(number), op);

@@ -9,7 +9,7 @@
 //! that a replay has confirmed, or at the oldest digest.
 
 use std::collections::VecDeque;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Most digests: batches that a publisher may queue for a reader that replays (its default limit is
 /// 100,000).
@@ -31,7 +31,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     pub(crate) fn new(number: u64, payload: &[u8]) -> Self {
-        Self { number, digest: xxh3_64(payload) }
+        Self { number, digest: XxHash3_64::oneshot(payload) }
     }
 }
 
