@@ -289,6 +289,37 @@ fn unread_answers(router: &RouterProcess, lengths: &[usize]) -> Vec<UnreadAnswer
     asked.into_iter().map(read).collect()
 }
 
+/// An engine that dies cuts all of its streams at once: a line with their number, and not a line
+/// for each.
+#[test]
+fn streams_that_a_worker_breaks_off_have_a_line_together() {
+    const STREAMS: usize = 8;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let seen_by_worker = Arc::clone(&begun);
+    let worker = Worker::start(move |_, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+            transfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n";
+        stream.write_all(head).unwrap();
+        seen_by_worker.fetch_add(1, Ordering::SeqCst);
+        until("all streams have begun", || seen_by_worker.load(Ordering::SeqCst) == STREAMS);
+        false
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let ask = br#"{"model":"m","prompt":"p","stream":true}"#;
+    let mut clients: Vec<_> = (0..STREAMS).map(|_| Client::connect(router.listen)).collect();
+    clients.iter_mut().for_each(|client| client.send(&post("/v1/completions", ask)));
+    assert!(clients.iter_mut().all(|client| !client.reply().complete));
+    until("the log has it", || router.logged("broke off answers in the middle") == 1);
+    let log = router.log();
+    let line = log.lines().find(|line| line.contains("broke off")).unwrap();
+    assert!(line.contains("WARN") && line.contains("retry.mid_stream"), "{line}");
+    assert_eq!(log.lines().filter(|line| line.contains("break")).count(), 0, "{log}");
+}
+
 /// A client with little room for bytes that it has not read.
 fn slow_client(address: std::net::SocketAddr) -> std::net::TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
