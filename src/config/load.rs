@@ -3,7 +3,7 @@
 use super::checks::check::check;
 use super::keys::finding::{Finding, Severity};
 use super::keys::flags::{Flags, Merge};
-use super::reader::read_file;
+use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
 use super::values::url::WorkerUrl;
 
@@ -23,6 +23,8 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Sorted by place in the file.
     pub findings: Vec<Finding>,
+    /// The file is no TOML: no key was read.
+    pub is_unread: bool,
 }
 
 impl LoadedConfig {
@@ -47,7 +49,8 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
     respell(&mut reading.config);
     reading.findings.extend(check(&reading.config, &reading.origins));
     reading.findings.sort_by_key(Finding::position);
-    LoadedConfig { config: reading.config, findings: reading.findings }
+    let FileReading { config, findings, is_unread, .. } = reading;
+    LoadedConfig { config, findings, is_unread }
 }
 
 /// Normalizes URLs so that they can be compared as text.
