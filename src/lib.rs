@@ -44,6 +44,7 @@ pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
 pub mod log;
+mod port_holder;
 pub mod start_error;
 pub mod server;
 #[cfg(feature = "engine")]

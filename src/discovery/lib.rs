@@ -18,6 +18,7 @@ mod jwks;
 mod reports;
 mod look;
 mod model_text;
+mod trouble_help;
 mod probe;
 mod health_counts;
 mod signs;
@@ -46,3 +47,4 @@ pub use names::srv_message::{
 pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use reports::load_tasks::LoadTasks;
 pub use signs::SignsOfLife;
+pub use trouble_help::trouble_help;

@@ -11,6 +11,7 @@ use super::model_text::{FoundText, ModelTexts};
 use super::names::followed_name::FollowedName;
 use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
+use super::trouble_help::trouble_help;
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -452,7 +453,7 @@ impl Probe {
         if !is_first && !reached.may_log_again(error) {
             debug!(worker, error, "worker still not reached");
         } else {
-            let help = help_for(error);
+            let help = trouble_help(error);
             warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;
@@ -470,20 +471,6 @@ impl Probe {
 
     async fn report_state(&self, state: WorkerState) {
         let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
-    }
-}
-
-/// What an operator does about a worker that is not up.
-fn help_for(error: &str) -> &'static str {
-    match error {
-        _ if error.contains("status 401") || error.contains("status 403") => {
-            "set `api_key_file` of the worker, or of `[worker_defaults]`"
-        }
-        _ if error.contains("status 404") => {
-            "no engine answers there: correct `url`, or set `health_path`"
-        }
-        _ if error.contains("status ") => "read the log of the engine",
-        _ => "start it, or correct its `url`",
     }
 }
 

@@ -11,7 +11,6 @@ use super::scrape_process;
 use super::scrape_replicas;
 use super::scrape_tenants;
 use crate::calls::roles;
-use crate::calls::workers::engine;
 use crate::sources::{FeedsView, FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
@@ -282,7 +281,7 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
     for (_, worker) in fleet.present_workers() {
-        let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
+        let labels = [("worker", &*worker.name), ("engine", worker.engine_name())];
         family.sample(&labels, u64::from(worker.state.answers()));
     }
     let mut family = text.open(&catalogue::WORKER_DRAINING);

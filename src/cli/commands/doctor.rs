@@ -8,7 +8,7 @@ use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
 use forebay_discovery::{
     Description, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers, ProbeFactory,
-    SignsOfLife, WorkerClients, workers_of_name,
+    SignsOfLife, WorkerClients, trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use forebay_handover::HandoverAddress;
@@ -99,8 +99,8 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
                 (words.join(", "), lacks)
             }
             Err(why) => {
-                let help = "start it, or correct its `url`".to_owned();
-                (String::new(), vec![MissingFeature { what: format!("not reached: {why}"), help }])
+                let help = trouble_help(why).to_owned();
+                (String::new(), vec![MissingFeature { what: unusable(why), help }])
             }
         };
         count += lacks.len();
@@ -113,6 +113,15 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     };
     writeln!(out, "{sum}").and_then(|()| out.flush()).map_err(written)?;
     Ok(count == 0)
+}
+
+/// Fault of a worker without a description: a worker that answers is reached.
+fn unusable(why: &str) -> String {
+    if why.contains("status ") {
+        format!("answers, and is not usable: {why}")
+    } else {
+        format!("not reached: {why}")
+    }
 }
 
 /// Request limit that each rank of the worker will have.
@@ -204,6 +213,12 @@ pub(super) async fn examine_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_that_answers_is_not_called_unreached() {
+        assert!(unusable("/v1/models: status 500").starts_with("answers"));
+        assert!(unusable("/v1/models: Connection refused").starts_with("not reached"));
+    }
 
     #[test]
     fn a_finding_is_a_single_plain_line_for_any_text_of_a_worker() {

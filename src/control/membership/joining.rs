@@ -88,7 +88,7 @@ impl Membership {
         let place = self.add(env, &worker, known)?;
         info!(source, url = worker.url, "added by its source");
         if is_start {
-            self.unanswered.insert(place);
+            self.start_wait.add(place);
         }
         let url = worker.url.clone();
         self.sources.add_brought(source, worker);
@@ -182,7 +182,7 @@ impl Membership {
         self.probes.end(worker);
         self.fleet.remove(worker);
         let joined = self.retry_held_back(env);
-        self.unanswered.remove(&worker);
+        self.start_wait.answered(worker, false, env.clock.now());
         let ended = FleetChange { replans: true, gone: vec![worker], ..FleetChange::published() };
         joined.and(ended)
     }

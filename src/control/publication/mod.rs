@@ -202,7 +202,7 @@ impl Publication {
         let unread = owners.membership.unread_sources();
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
         let further = unread.into_iter().chain(lost);
-        RouterReadiness::new(reasons, further, &self.fleet, board.windows(), clock.now())
+        RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {

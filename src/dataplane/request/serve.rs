@@ -5,7 +5,7 @@ use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::{AnswerPhase, ConnectionReuse, HeadPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
-use crate::ingress::Conn;
+use crate::ingress::{Conn, WriteEnd};
 use crate::intake::{client_identity, websocket};
 use crate::reply::refusal;
 use crate::resolve::{own_page, preflight};
@@ -13,6 +13,7 @@ use crate::state::shard::Shard;
 use crate::story::facts::RequestedApi;
 use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
+use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
 /// Serves the request whose parsed head is in the buffers.
@@ -39,14 +40,32 @@ pub(crate) async fn serve(
     };
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
-            request.end(shard, &conn.client, None);
-            after
+            let Some(stop) = untaken(shard, conn).await else {
+                request.end(shard, &conn.client, None);
+                return after;
+            };
+            request.end(shard, &conn.client, Some(&stop));
+            ConnectionReuse::Drop
         }
         Err(RefusedExchange { mut request, stop }) => {
             let stop = pressure::with_time(&shard.routing, stop);
             request.end(shard, &conn.client, Some(&stop));
             reply(shard, conn, &request, stop).await
         }
+    }
+}
+
+/// Waits for a client that has not taken the end of its answer; the reason if the client never
+/// does. The record and the counters of the request then have that end.
+async fn untaken(shard: &Shard, conn: &mut Conn) -> Option<Stop> {
+    if !conn.is_behind() {
+        return None;
+    }
+    conn.wait_at_most(shard.env.config().timeouts.write);
+    match Box::pin(conn.flush()).await {
+        Ok(()) => None,
+        Err(WriteEnd::Gone) => Some(Stop::ClientGone),
+        Err(WriteEnd::Stalled) => Some(Stop::Cut(RelayError::ClientStalled)),
     }
 }
 

@@ -88,6 +88,20 @@ pub struct Worker {
     pub connector: Option<Connector>,
 }
 
+impl Worker {
+    /// Name of the engine; `unknown` until the worker was reached, unless configured.
+    #[must_use]
+    pub const fn engine_name(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Vllm => "vllm",
+            Dialect::Sglang => "sglang",
+            // Before its first answer a worker has no address.
+            Dialect::Openai if self.address.port() == 0 => "unknown",
+            Dialect::Openai => "openai",
+        }
+    }
+}
+
 /// Engine families that differ in health path, load report, rank pinning and abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {

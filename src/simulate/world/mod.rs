@@ -469,6 +469,7 @@ impl<'a> World<'a> {
         if let Some(lease) = self.requests.leases[at].take() {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
+        self.drop_blocks(at);
         self.requests.left -= 1;
         self.requests.past.end_ns = now;
         for follower in std::mem::take(&mut self.requests.followers[at]) {
