@@ -1,20 +1,15 @@
 //! The workers behind the router: each answers every chat at once, or streams events on a schedule.
 //! They count the bodies that come and those of another size, and look at nothing else.
 
+use crate::event::Event;
 use crate::poll::{Poller, Token};
-use crate::request::{Reader, Request};
+use crate::request::{Request, RequestReader};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// Bytes of a unary answer's body.
 const ANSWER_BYTES: usize = 300;
-/// Bytes of one event, its empty line included.
-const EVENT_BYTES: usize = 200;
-const DUE_MARK: &str = "\"due_ns\":\"";
-const DUE_DIGITS: usize = 20;
-/// The last event of a stream.
-pub(crate) const LAST_EVENT: &[u8] = b"data: [DONE]\n\n";
 const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n";
 const STREAM_END: &[u8] = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
@@ -33,37 +28,38 @@ const ABOUT: [(&str, &str); 4] = [
 
 /// How answers are streamed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamPlan {
+pub struct StreamPlan {
     /// Time between two events of a stream.
-    pub(crate) interval_ns: u64,
+    pub interval_ns: u64,
     /// Events of a stream.
-    pub(crate) events: u32,
+    pub events: u32,
 }
 
 /// What came since the counts were taken last.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) bodies: u64,
+pub struct StubCounts {
+    pub bodies: u64,
     /// Of another size than was expected.
-    pub(crate) bodies_wrong: u64,
+    pub bodies_wrong: u64,
 }
 
 /// The workers.
-pub(crate) struct Stub {
+pub struct Stub {
     listeners: Vec<TcpListener>,
     conns: Vec<Option<Conn>>,
     /// All streams have one interval: pushing to the back keeps them in the order of their events.
     streams: VecDeque<Stream>,
     plan: Option<StreamPlan>,
     body_bytes: usize,
-    counts: Counts,
+    counts: StubCounts,
+    emitted: u64,
     answer: Vec<u8>,
     event: Event,
 }
 
 struct Conn {
     stream: TcpStream,
-    reader: Reader,
+    reader: RequestReader,
     pending: Vec<u8>,
     token: Token,
 }
@@ -82,13 +78,15 @@ impl Stub {
             streams: VecDeque::new(),
             plan: None,
             body_bytes: 0,
-            counts: Counts::default(),
+            counts: StubCounts::default(),
+            emitted: 0,
             answer: with_head("application/json", &unary_body()),
             event: Event::new(),
         }
     }
 
-    pub(crate) fn listen(&mut self, poller: &Poller, ports: &[u16]) -> io::Result<()> {
+    /// Port 0 is a free port.
+    pub fn listen(&mut self, poller: &Poller, ports: &[u16]) -> io::Result<()> {
         for port in ports {
             let listener = TcpListener::bind(("127.0.0.1", *port))?;
             listener.set_nonblocking(true)?;
@@ -99,23 +97,38 @@ impl Stub {
     }
 
     /// For the requests from now on; counts begin anew.
-    pub(crate) fn expect(&mut self, body_bytes: usize, plan: Option<StreamPlan>) {
+    pub fn expect(&mut self, body_bytes: usize, plan: Option<StreamPlan>) {
         self.plan = plan;
         self.body_bytes = body_bytes;
-        self.counts = Counts::default();
+        self.counts = StubCounts::default();
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub fn counts(&self) -> StubCounts {
         self.counts
     }
 
+    /// Address of the first worker.
+    ///
+    /// # Errors
+    /// No worker listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        let first = self.listeners.first().ok_or_else(|| io::Error::other("no worker"))?;
+        first.local_addr()
+    }
+
+    /// Events sent since the start.
+    #[must_use]
+    pub fn emitted(&self) -> u64 {
+        self.emitted
+    }
+
     /// When the next event is due.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+    pub fn next_due_ns(&self) -> Option<u64> {
         self.streams.front().map(|stream| stream.due_ns)
     }
 
     /// Takes all waiting connections.
-    pub(crate) fn accept(&mut self, poller: &Poller) -> io::Result<()> {
+    pub fn accept(&mut self, poller: &Poller) -> io::Result<()> {
         for listener in &self.listeners {
             loop {
                 match listener.accept() {
@@ -125,7 +138,7 @@ impl Stub {
                         let number = u32::try_from(self.conns.len()).map_err(io::Error::other)?;
                         let token = Token::Worker(number);
                         poller.add(&stream, token)?;
-                        let reader = Reader::default();
+                        let reader = RequestReader::default();
                         let pending = Vec::new();
                         self.conns.push(Some(Conn { stream, reader, pending, token }));
                     }
@@ -138,7 +151,7 @@ impl Stub {
     }
 
     /// Reads a connection and answers what is complete. A connection with a fault is closed.
-    pub(crate) fn serve(&mut self, poller: &Poller, number: u32, now_ns: u64, scratch: &mut [u8]) {
+    pub fn serve(&mut self, poller: &Poller, number: u32, now_ns: u64, scratch: &mut [u8]) {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if let Err(_closed) = self.try_serve(poller, at, now_ns, scratch)
             && let Some(conn) = self.conns.get_mut(at)
@@ -185,7 +198,7 @@ impl Stub {
 
     /// Sends the events that are due. Each carries the time at which it was due, not that at which
     /// it was sent. True if there was one.
-    pub(crate) fn emit_due(&mut self, poller: &Poller, now_ns: u64) -> io::Result<bool> {
+    pub fn emit_due(&mut self, poller: &Poller, now_ns: u64) -> io::Result<bool> {
         let mut has_sent = false;
         while let Some(stream) = self.streams.pop_front_if(|stream| stream.due_ns <= now_ns) {
             has_sent = true;
@@ -193,6 +206,7 @@ impl Stub {
             let Some(conn) = slot else { continue };
             let is_last = stream.events_left <= 1;
             let mut sent = conn.send(poller, self.event.chunk(stream.due_ns)?);
+            self.emitted += 1;
             if is_last {
                 sent = sent.and_then(|()| conn.send(poller, STREAM_END));
             }
@@ -247,56 +261,8 @@ pub(crate) fn written(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize>
     }
 }
 
-/// One event as a chunk, with the place of its time.
-pub(crate) struct Event {
-    chunk: Vec<u8>,
-    /// The event alone.
-    text: std::ops::Range<usize>,
-    digits: std::ops::Range<usize>,
-}
-
-impl Event {
-    pub(crate) fn new() -> Self {
-        let text = |padding: &str| {
-            format!(
-                "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\
-                 {DUE_MARK}{:020}\",\"choices\":[{{\"index\":0,\
-                 \"delta\":{{\"content\":\"{padding}\"}},\"finish_reason\":null}}]}}\n\n",
-                0
-            )
-        };
-        let text = text(&"a".repeat(EVENT_BYTES - text("").len()));
-        let line = format!("{:x}\r\n", text.len());
-        let digits = line.len() + text.find(DUE_MARK).unwrap_or(0) + DUE_MARK.len();
-        Self {
-            text: line.len()..line.len() + text.len(),
-            digits: digits..digits + DUE_DIGITS,
-            chunk: format!("{line}{text}\r\n").into_bytes(),
-        }
-    }
-
-    fn chunk(&mut self, due_ns: u64) -> io::Result<&[u8]> {
-        write!(&mut self.chunk[self.digits.clone()], "{due_ns:020}")?;
-        Ok(&self.chunk)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.text.len()
-    }
-
-    /// When the event was due; `None` where it is not the event that was sent.
-    pub(crate) fn due_ns(&self, event: &[u8]) -> Option<u64> {
-        let start = self.digits.start - self.text.start;
-        let end = self.digits.end - self.text.start;
-        let is_same = event.len() == self.len()
-            && event[..start] == self.chunk[self.text.start..self.digits.start]
-            && event[end..] == self.chunk[self.digits.end..self.text.end];
-        is_same.then(|| std::str::from_utf8(&event[start..end]).ok()?.parse().ok())?
-    }
-}
-
 /// The body of every answer that is no stream.
-pub(crate) fn unary_body() -> Vec<u8> {
+pub fn unary_body() -> Vec<u8> {
     let text = |padding: &str| {
         format!(
             "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1700000000,\

@@ -4,6 +4,7 @@ use crate::poll::{Poller, Token};
 use crate::stub::Stub;
 use forebay_base::Clock;
 use std::io;
+use std::time::Duration;
 
 /// Waking from sleep may take this long; what is due sooner is waited for awake.
 const AWAKE_BEFORE_DUE_NS: u64 = 80_000;
@@ -12,16 +13,16 @@ const IDLE_NS_MAX: u64 = 100_000_000;
 const SCRATCH_BYTES: usize = 256 * 1024;
 
 /// Load and workers share this.
-pub(crate) struct Rig {
-    pub(crate) poller: Poller,
-    pub(crate) stub: Stub,
-    pub(crate) scratch: Vec<u8>,
-    clock: Clock,
+pub struct Rig {
+    pub poller: Poller,
+    pub stub: Stub,
+    pub scratch: Vec<u8>,
+    pub clock: Clock,
     ready: Vec<Token>,
 }
 
 impl Rig {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             poller: Poller::new()?,
             stub: Stub::new(),
@@ -31,18 +32,25 @@ impl Rig {
         })
     }
 
-    pub(crate) fn now_ns(&self) -> u64 {
+    pub fn now_ns(&self) -> u64 {
         self.clock.now().0
+    }
+
+    /// Serves the workers for that long.
+    ///
+    /// # Errors
+    /// As the kernel reports them.
+    pub fn pause(&mut self, time: Duration) -> io::Result<()> {
+        let end_ns = self.now_ns() + u64::try_from(time.as_nanos()).map_err(io::Error::other)?;
+        while self.now_ns() < end_ns {
+            self.turn(false, end_ns, &mut Vec::new())?;
+        }
+        Ok(())
     }
 
     /// One turn: sends due events, sleeps if `may_sleep`, at most until `due_ns`, serves the
     /// workers. Appends the numbers of clients that are ready. True if there was anything to do.
-    pub(crate) fn turn(
-        &mut self,
-        awake: bool,
-        due_ns: u64,
-        clients: &mut Vec<u32>,
-    ) -> io::Result<bool> {
+    pub fn turn(&mut self, awake: bool, due_ns: u64, clients: &mut Vec<u32>) -> io::Result<bool> {
         let now = self.now_ns();
         let has_sent = self.stub.emit_due(&self.poller, now)?;
         let due_ns = self.stub.next_due_ns().map_or(due_ns, |event| event.min(due_ns));

@@ -5,14 +5,22 @@ use std::io;
 /// A longer head or line of a chunk is a fault.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
+/// A part of an answer, in place.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// The whole head, up to its empty line.
+    Head(&'a [u8]),
+    Body(&'a [u8]),
+}
+
 /// The answer that a connection reads.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub struct AnswerReader {
     state: State,
     /// What has come of a head or of a chunk's line that is not complete.
     partial: Vec<u8>,
     /// Of the last head.
-    pub(crate) status: u16,
+    pub status: u16,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,38 +36,36 @@ enum State {
     Trailer,
 }
 
-impl Reader {
-    /// Takes bytes, hands those of the body to `body`. True when the answer is complete; what is
-    /// left then belongs to no answer.
-    pub(crate) fn feed(
-        &mut self,
-        mut bytes: &[u8],
-        mut body: impl FnMut(&[u8]),
-    ) -> io::Result<bool> {
+impl AnswerReader {
+    /// Takes bytes, hands head and body to `part`. True when the answer is complete.
+    ///
+    /// # Errors
+    /// The bytes are no answer, or more than an answer.
+    pub fn feed(&mut self, mut bytes: &[u8], mut part: impl FnMut(Part<'_>)) -> io::Result<bool> {
         while !bytes.is_empty() {
             match self.state {
                 State::Head => {
-                    let Some(rest) = self.head(bytes)? else { return Ok(false) };
+                    let Some(rest) = self.head(bytes, &mut part)? else { return Ok(false) };
                     bytes = rest;
                 }
                 State::Body(left) => {
-                    let part = left.min(bytes.len());
-                    body(&bytes[..part]);
-                    bytes = &bytes[part..];
-                    self.state = State::Body(left - part);
+                    let count = left.min(bytes.len());
+                    part(Part::Body(&bytes[..count]));
+                    bytes = &bytes[count..];
+                    self.state = State::Body(left - count);
                 }
                 State::ChunkLine | State::Trailer => {
                     let Some(rest) = self.line(bytes)? else { return Ok(false) };
                     bytes = rest;
                 }
                 State::Chunk(left) => {
-                    let part = left.min(bytes.len());
+                    let count = left.min(bytes.len());
                     // The last two bytes end the line.
-                    let data = left.saturating_sub(2).min(part);
-                    body(&bytes[..data]);
-                    bytes = &bytes[part..];
+                    let data = left.saturating_sub(2).min(count);
+                    part(Part::Body(&bytes[..data]));
+                    bytes = &bytes[count..];
                     self.state =
-                        if part == left { State::ChunkLine } else { State::Chunk(left - part) };
+                        if count == left { State::ChunkLine } else { State::Chunk(left - count) };
                 }
             }
             if self.state == State::Body(0) {
@@ -74,7 +80,11 @@ impl Reader {
     }
 
     /// What follows the head, once it is complete.
-    fn head<'a>(&mut self, bytes: &'a [u8]) -> io::Result<Option<&'a [u8]>> {
+    fn head<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        part: &mut impl FnMut(Part<'_>),
+    ) -> io::Result<Option<&'a [u8]>> {
         // The end of a head may be cut: look at the whole of it again.
         let before = self.partial.len();
         if before > 0 {
@@ -88,6 +98,7 @@ impl Reader {
             return bounded(&self.partial);
         };
         let used = end + 4 - before;
+        part(Part::Head(&head[..end + 2]));
         self.status = head.get(9..12).and_then(decimal).map_or(0, to_status);
         self.state = match (field(&head[..end], b"content-length").and_then(decimal), self.status) {
             (_, 100..200) => State::Head,
@@ -135,7 +146,8 @@ fn to_status(value: usize) -> u16 {
 }
 
 /// Value of a field; its name in lower case. The start line is the first of the lines.
-pub(crate) fn field<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+#[must_use]
+pub fn field<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut rest = head;
     while let Some(end) = memchr::memchr(b'\n', rest) {
         rest = &rest[end + 1..];
@@ -150,25 +162,31 @@ pub(crate) fn field<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-pub(crate) fn decimal(digits: &[u8]) -> Option<usize> {
+/// A number in digits alone.
+#[must_use]
+pub fn decimal(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Reader;
+    use super::{AnswerReader, Part};
 
     const LENGTH: &[u8] = b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 5\r\n\r\nhello";
     const CHUNKS: &[u8] = b"HTTP/1.1 429 No\r\ntransfer-encoding: chunked\r\n\r\n\
         2;x=1\r\nhe\r\n3\r\nllo\r\n0\r\nt: 1\r\n\r\n";
 
     fn read(parts: &[&[u8]]) -> (bool, u16, Vec<u8>) {
-        let mut reader = Reader::default();
+        let mut reader = AnswerReader::default();
         let mut body = Vec::new();
         let mut done = false;
         for part in parts {
             assert!(!done, "ended too early");
-            done = reader.feed(part, |data| body.extend_from_slice(data)).unwrap();
+            let mut take = |part: Part<'_>| match part {
+                Part::Head(head) => assert!(head.ends_with(b"\r\n")),
+                Part::Body(data) => body.extend_from_slice(data),
+            };
+            done = reader.feed(part, &mut take).unwrap();
         }
         (done, reader.status, body)
     }
@@ -188,7 +206,7 @@ mod tests {
 
     #[test]
     fn more_than_an_answer_is_a_fault() {
-        let mut reader = Reader::default();
+        let mut reader = AnswerReader::default();
         assert!(reader.feed(&[LENGTH, b"x"].concat(), |_| ()).is_err());
     }
 }

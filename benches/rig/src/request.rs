@@ -8,7 +8,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// The request that a connection reads.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct RequestReader {
     /// A head that is not complete.
     head: Vec<u8>,
     body: Option<Body>,
@@ -27,7 +27,7 @@ pub(crate) enum Request {
     Get { path: String },
 }
 
-impl Reader {
+impl RequestReader {
     /// The first complete request, and what follows it; `None` when all bytes are taken.
     pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> io::Result<Option<(Request, &'a [u8])>> {
         let mut rest = bytes;
@@ -78,14 +78,14 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::{Reader, Request};
+    use super::{Request, RequestReader};
 
     #[test]
     fn requests_are_read_wherever_they_are_cut() {
         let wire = b"POST /v1 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody\
             GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
         for cut in 0..=wire.len() {
-            let mut reader = Reader::default();
+            let mut reader = RequestReader::default();
             let mut found = Vec::new();
             for part in [&wire[..cut], &wire[cut..]] {
                 let mut rest = part;

@@ -4,16 +4,15 @@
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use std::io::{self, ErrorKind, Read};
-use std::net::TcpStream;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Events taken from the kernel at once.
 const READY_MAX: usize = 256;
 
-/// Whose socket is ready.
+/// The owner of a ready socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
+pub enum Token {
     /// The worker's listening socket.
     Listener,
     /// A connection that the worker accepted.
@@ -23,37 +22,32 @@ pub(crate) enum Token {
 }
 
 /// One epoll instance.
-pub(crate) struct Poller {
+pub struct Poller {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Self { epoll, events: Vec::with_capacity(READY_MAX) })
     }
 
     /// Watches a socket for input; closing the socket ends it.
-    pub(crate) fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
+    pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.to_word());
         Ok(epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)?)
     }
 
     /// Watches it for room to write too, or no longer.
-    pub(crate) fn await_room(
-        &self,
-        socket: impl AsFd,
-        token: Token,
-        is_awaited: bool,
-    ) -> io::Result<()> {
+    pub fn await_room(&self, socket: impl AsFd, token: Token, is_awaited: bool) -> io::Result<()> {
         let room = if is_awaited { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(token.to_word());
         Ok(epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN | room)?)
     }
 
     /// Appends what is ready within `wait_ns`; 0 only looks.
-    pub(crate) fn wait(&mut self, wait_ns: u64, ready: &mut Vec<Token>) -> io::Result<()> {
+    pub fn wait(&mut self, wait_ns: u64, ready: &mut Vec<Token>) -> io::Result<()> {
         if wait_ns > 0 {
             // Waits of epoll itself are rounded up to milliseconds where `epoll_pwait2` may be
             // missing.
@@ -101,32 +95,4 @@ impl Token {
             _ => None,
         }
     }
-}
-
-/// Appends what one read gives. False when the other side has closed.
-pub(crate) fn read_into(
-    stream: &mut TcpStream,
-    scratch: &mut [u8],
-    input: &mut Vec<u8>,
-) -> io::Result<bool> {
-    match stream.read(scratch) {
-        Ok(0) => Ok(false),
-        Ok(count) => {
-            input.extend_from_slice(scratch.get(..count).unwrap_or_default());
-            Ok(true)
-        }
-        Err(error) => match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(true),
-            ErrorKind::ConnectionReset => Ok(false),
-            _ => Err(error),
-        },
-    }
-}
-
-/// Non-blocking, without Nagle's delay, with room for a whole message, so that one write always
-/// suffices.
-pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    socket2::SockRef::from(stream).set_send_buffer_size(256 * 1024)
 }

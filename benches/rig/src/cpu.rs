@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 /// Adds up some threads.
 #[derive(Debug)]
-pub(crate) struct CpuMeter {
+pub struct CpuMeter {
     files: Vec<PathBuf>,
 }
 
 impl CpuMeter {
     /// These threads: directories under `/proc/<pid>/task`.
-    pub(crate) fn of_threads(threads: &[PathBuf]) -> Self {
+    pub fn of_threads(threads: &[PathBuf]) -> Self {
         Self { files: threads.iter().map(|thread| thread.join("schedstat")).collect() }
     }
 
     /// Time since the threads began; `None` where the kernel does not tell.
-    pub(crate) fn read_ns(&self) -> Option<u64> {
+    pub fn read_ns(&self) -> Option<u64> {
         let one = |file: &PathBuf| {
             fs::read_to_string(file).ok()?.split_whitespace().next()?.parse::<u64>().ok()
         };
@@ -26,7 +26,7 @@ impl CpuMeter {
 }
 
 /// All threads of a process (`self` for this one).
-pub(crate) fn threads(process: &str) -> Vec<PathBuf> {
+pub fn threads(process: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(Path::new("/proc").join(process).join("task")) else {
         return Vec::new();
     };
@@ -34,7 +34,7 @@ pub(crate) fn threads(process: &str) -> Vec<PathBuf> {
 }
 
 /// Threads of this process with that name.
-pub(crate) fn threads_named(name: &str) -> Vec<PathBuf> {
+pub fn threads_named(name: &str) -> Vec<PathBuf> {
     let is_named = |thread: &PathBuf| {
         fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name)
     };
