@@ -6,8 +6,8 @@
 //!
 //! Memory: at most [`BLOCKS_MAX`] blocks with about 100 bytes each for two rules, and
 //! [`REQUESTS_MAX`] requests with about 400 bytes each and rule. Requests leave in the order of
-//! their arrival, so that a request with a long answer keeps the requests behind it. A block that no
-//! cache and no request uses is given to another key.
+//! their arrival, so that a request with a long answer keeps the requests behind it. A block that
+//! no cache and no request uses is given to another key.
 
 use crate::live_figures::LiveFigures;
 use crate::plan::SimPlan;

@@ -227,8 +227,9 @@ fn a_record_has_answered_only_for_a_client_that_gets_the_whole_answer() {
         stream.write_all(head.as_bytes()).is_ok() && stream.write_all(&vec![b'a'; bytes]).is_ok()
     });
     let router = RouterProcess::configured(&format!(
-        "cores = [0]\n[log]\nrequests = true\njson = true\n[timeouts]\nwrite = \"500ms\"\n\
+        "cores = [0]\n[log]\nrequests = true\njson = true\n[timeouts]\nwrite = \"{}ms\"\n\
          [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        WRITE_MAX.as_millis(),
         worker.url()
     ));
     until("it is ready", || get(router.admin, "/readyz").status == 200);
@@ -242,6 +243,38 @@ fn a_record_has_answered_only_for_a_client_that_gets_the_whole_answer() {
         let is_whole = answer.body_bytes == answer.length_bytes;
         assert_eq!(answer.is_answered, is_whole, "{answer:?} of {answers:?}");
     }
+}
+
+/// `timeouts.write` of the router whose clients do not read.
+const WRITE_MAX: Duration = Duration::from_millis(500);
+
+/// A page of the router is one buffer: it is longer than the sockets hold.
+#[test]
+fn a_page_that_a_client_does_not_take_is_no_answer_in_the_log() {
+    let about = "a".repeat(6 << 20);
+    let list = format!(r#"{{"data":[{{"id":"m","about":"{about}"}}]}}"#);
+    let worker = Worker::start(move |_, stream| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", list.len());
+        stream.write_all(head.as_bytes()).is_ok() && stream.write_all(list.as_bytes()).is_ok()
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[log]\nrequests = true\njson = true\n[timeouts]\nwrite = \"{}ms\"\n\
+         [[worker]]\nurl = \"{}\"\nengine = \"openai\"\n",
+        WRITE_MAX.as_millis(),
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let mut client = slow_client(router.listen);
+    client.write_all(b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+    until("it has its record", || router.logged("\"endpoint\":\"models\"") == 1);
+    let log = router.log();
+    let line = log.lines().find(|line| line.contains("\"endpoint\":\"models\"")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&record["outcome"], &record["status"]), (&"cut".into(), &200.into()), "{record}");
+    assert_eq!(record["cause"], "the client stopped reading");
+    let mut received = Vec::new();
+    let _ = client.read_to_end(&mut received);
+    assert!(received.len() < about.len(), "{}", received.len());
 }
 
 /// An answer to a client that reads nothing until its record is written.
@@ -265,6 +298,8 @@ fn unread_answers(router: &RouterProcess, lengths: &[usize]) -> Vec<UnreadAnswer
     let asked: Vec<_> = asked.collect();
     let written = || router.logged("\"endpoint\":\"completions\"") - before;
     until("each has its record", || written() == asked.len());
+    // A client that reads before its time is over would get what the record does not have yet.
+    std::thread::sleep(WRITE_MAX + Duration::from_millis(200));
     let log = router.log();
     let records = log.lines().filter_map(|line| serde_json::from_str(line).ok());
     let records: Vec<serde_json::Value> = records.collect();

@@ -172,6 +172,7 @@ fn what_a_mirror_sends_never_ends_the_shadow() {
         let mut stream = TcpStream::connect(shadow.listen).unwrap();
         stream.write_all(bytes).unwrap();
     }
+    until("no place is held", || shadow.report()["mirrored"]["lost"] == 2);
     // More slow senders than bodies that are read: the oldest give way.
     let slow = (0..70).map(|_| {
         let mut stream = TcpStream::connect(shadow.listen).unwrap();

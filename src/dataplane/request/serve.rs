@@ -44,6 +44,9 @@ pub(crate) async fn serve(
                 request.end(shard, &conn.client, None);
                 return after;
             };
+            // The client has the head of the answer, whatever it has of the rest.
+            let answer = &mut request.story.facts.answer;
+            answer.counted.get_or_insert(answer.status);
             request.end(shard, &conn.client, Some(&stop));
             ConnectionReuse::Drop
         }
