@@ -1,6 +1,8 @@
 //! The KV-event stream of a rank without its socket: messages in, operations and counts out.
 //! Sans-IO, so that tests and the fuzzer run the code that sockets feed.
 
+mod history;
+
 use super::block_sizes::BlockSizes;
 use super::event_target::EventTarget;
 use super::rank_copy::{BlocksCopy, RestoredBlocks};
@@ -201,33 +203,6 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn text_fit(&self) -> Option<TextFit> {
         self.blocks.text_fit()
-    }
-
-    /// Compares a message with the messages applied before. Changes nothing.
-    #[must_use]
-    pub fn arrival(&self, message: &KvMessage<'_>) -> BatchArrival {
-        self.sequence.judge(message.mark)
-    }
-
-    /// Number of the last batch applied.
-    #[must_use]
-    pub fn last_number(&self) -> Option<u64> {
-        self.sequence.last()
-    }
-
-    /// Remembers batches from now on, because the live stream may repeat batches of a replay.
-    pub fn expect_repeats(&mut self) {
-        self.sequence.expect_repeats();
-    }
-
-    /// Frees memory of a stream that has been silent for a while.
-    pub fn rest(&mut self) {
-        self.sequence.rest();
-    }
-
-    /// Stops remembering batches, because the live stream is past the replay.
-    pub fn no_more_repeats(&mut self) {
-        self.sequence.no_more_repeats();
     }
 
     /// Applies a message, `[topic, sequence, payload]`, at once.
