@@ -114,7 +114,7 @@ impl<T: BlockText> RankFeed<T> {
     }
 
     /// A copy for a snapshot; `None` without blocks, within a message, and with blocks of several
-    /// sizes, because a snapshot has one.
+    /// sizes, because a snapshot has a single size.
     #[must_use]
     pub fn state(&self) -> Option<RankState<BlocksCopy>> {
         let last = self.sequence.last_mark()?;
