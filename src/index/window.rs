@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 /// Blocks of a rank in another size than the rank's usual blocks, recorded under a number of their
-/// own. The overlap of such a rank counts units: its smaller size has one.
+/// own. The overlap of such a rank counts units, the smaller size a single unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OddBlocks {
     /// Number for the blocks of the other size.
@@ -378,8 +378,8 @@ mod tests {
         }
     }
 
-    /// vllm#49125: whole blocks, then parts of a block. The overlap counts parts, in each branch and
-    /// across runs.
+    /// vllm#49125: whole blocks, then parts of a block. The overlap counts parts, in each branch
+    /// and across runs.
     #[test]
     fn blocks_of_two_sizes_are_counted_in_units() {
         const ODD: RankIndex = RankIndex(1_000);

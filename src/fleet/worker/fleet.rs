@@ -242,8 +242,8 @@ pub struct TierRanks {
 }
 
 impl TierRanks {
-    /// Index number of the rank's resumable prefix, if it cannot resume everywhere, or if its blocks
-    /// have two sizes.
+    /// Index number of the rank's resumable prefix, if it cannot resume everywhere, or if its
+    /// blocks have two sizes.
     #[must_use]
     pub fn point(&self) -> Option<RankIndex> {
         let window = self.windows.first().and_then(Option::as_ref).map(|window| window.number);

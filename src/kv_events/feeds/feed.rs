@@ -353,7 +353,7 @@ impl<P: KvPort> Feed<P> {
         }
         self.tiers.finer_tokens = sizes.finer_tokens;
         self.tiers.aligned_tokens = sizes.aligned_tokens;
-        // Groups of several sizes have each a chain of blocks, and the index follows one.
+        // Groups of several sizes have each a chain of blocks, and a walk follows a single chain.
         self.tiers.is_bound |= sizes.aligned_tokens > 0;
         let numbered = |[units, usual_units]: [u16; 2]| {
             self.numbers.odd.map(|number| OddBlocks { number, units, usual_units })

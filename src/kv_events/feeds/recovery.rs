@@ -2,11 +2,12 @@
 //! silence, when a lost last batch or a dead connection would otherwise go unnoticed.
 //!
 //! Every request starts at a batch that was applied, at the last or before, not behind it. Only if
-//! the answer begins with the same bytes do its batches continue the stream: a restarted engine that
-//! has counted past that number cannot pass for the old process. After a hole in an answer, the feed sends a request from
-//! before the hole again, as long as answers bring new batches. Blocks of an incomplete answer are
-//! out of date, so a replay that fails early leaves none. Limits: time per request and in total, a
-//! single request at a time, growing pauses after failures.
+//! the answer begins with the same bytes do its batches continue the stream: a restarted engine
+//! that has counted past that number cannot pass for the old process. After a hole in an answer,
+//! the feed sends a request from before the hole again, as long as answers bring new batches.
+//! Blocks of an incomplete answer are out of date, so a replay that fails early leaves none.
+//! Limits: time per request and in total, a single request at a time, growing pauses after
+//! failures.
 
 use super::feed::Feed;
 use super::port::KvPort;

@@ -100,7 +100,7 @@ impl SizeMix {
         *self = Self { device_tokens: self.device_tokens, ..Self::default() };
     }
 
-    /// Continues with restored blocks, which have one size.
+    /// Continues with restored blocks, which have a single size.
     pub(crate) fn restore(&mut self, block_tokens: u32) {
         *self = Self { device_tokens: block_tokens, first: block_tokens, ..Self::default() };
     }

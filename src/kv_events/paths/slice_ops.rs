@@ -95,7 +95,7 @@ impl SliceOps {
         self.push_window(windows, slice, KvOp::Remove { key });
     }
 
-    /// Marks a block of the device as one of the second size.
+    /// Marks a block of the device that has the second size.
     pub(crate) fn hold_odd(&mut self, slice: ShardIndex, key: BlockKey) {
         self.push_odd(slice, KvOp::Hold { key });
     }

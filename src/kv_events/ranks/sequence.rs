@@ -5,7 +5,7 @@
 //! replay, the digests of replayed batches stay too.
 //!
 //! Behind a forwarder, the first batch to arrive of a restarted engine may have exactly the next
-//! number. Its digest says nothing, so a replay begins at a batch from before: at the last batch
+//! number. Its digest shows nothing, so a replay begins at a batch from before: at the last batch
 //! that a replay has confirmed, or at the oldest digest.
 
 use std::collections::VecDeque;
@@ -86,8 +86,8 @@ impl Sequence {
         self.last
     }
 
-    /// Number of the batch at which a replay begins. The answer shows whether the publisher is still
-    /// the process that published this batch.
+    /// Number of the batch at which a replay begins. The answer shows whether the publisher is
+    /// still the process that published this batch.
     pub(crate) fn replay_from(&self) -> Option<u64> {
         let last = self.last?;
         let back = self.digests.len().clamp(1, DIGESTS_LIVE) - 1;
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(sequence.judge(mark(9)), BatchArrival::Restarted);
     }
 
-    /// The hole of decision 0030: behind a forwarder, the first batch of a restarted engine to arrive
-    /// has the next number. A replay from before it shows the restart.
+    /// The hole of decision 0030: behind a forwarder, the first batch of a restarted engine to
+    /// arrive has the next number. A replay from before it shows the restart.
     #[test]
     fn a_replay_begins_before_a_batch_that_may_be_of_a_restarted_engine() {
         let mut sequence = Sequence::default();

@@ -1,6 +1,7 @@
 //! A prompt that an encoder writes: the encoder's own special tokens, and ordinary text between.
 
 use super::error::RenderError;
+use super::steps::{count_read, count_written};
 use crate::Vocabulary;
 
 /// A prompt in the making. Engines read the texts of a request without special tokens, so a text
@@ -22,12 +23,14 @@ impl<'a> EncodedPrompt<'a> {
     /// Appends a text of the encoder that starts and ends with a special token.
     pub(super) fn push_mark(&mut self, mark: &str) {
         self.check_ordinary();
+        count_written(mark.len());
         self.out.extend_from_slice(mark.as_bytes());
         self.ordinary_at = self.out.len();
     }
 
     /// Appends ordinary text of a request.
     pub(super) fn push(&mut self, text: &str) {
+        count_written(text.len());
         self.out.extend_from_slice(text.as_bytes());
     }
 
@@ -38,6 +41,7 @@ impl<'a> EncodedPrompt<'a> {
 
     fn check_ordinary(&mut self) {
         let ordinary = self.out.get(self.ordinary_at..).unwrap_or_default();
+        count_read(ordinary.len());
         self.spells_token |= self.vocabulary.spells_token(ordinary);
     }
 

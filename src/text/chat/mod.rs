@@ -26,6 +26,7 @@ mod frontends;
 mod shape;
 mod source;
 mod special;
+mod steps;
 mod template;
 mod values;
 
@@ -41,4 +42,5 @@ pub use message::{ChatApi, ChatRole, MessageSpan};
 pub use mistral::{MistralEncoder, MistralVersion};
 pub use rules::EngineRules;
 pub use special::SpecialTokens;
+pub use steps::{EncoderSteps, encoder_steps};
 pub use template::ChatTemplate;

@@ -5,6 +5,7 @@ use super::schema;
 use super::turn::{DialogTurn, Speaker};
 use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
+use crate::chat::steps::count_read;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
@@ -56,6 +57,7 @@ fn tool(tool: &Value) -> Option<schema::Tool<'_>> {
 fn call_names(messages: &[Value]) -> CallNames<'_> {
     let calls = messages.iter().flat_map(|message| list(message.get("tool_calls")));
     calls
+        .inspect(|_| count_read(1))
         .filter_map(|call| Some((call.get("id")?.as_str()?, call.pointer("/function/name")?)))
         .collect()
 }

@@ -4,6 +4,7 @@ use super::schema;
 use super::turn::{self, DialogTurn};
 use crate::chat::encoded_prompt::EncodedPrompt;
 use crate::chat::error::RenderError;
+use crate::chat::steps::count_read;
 use serde_json::Value;
 use std::borrow::Cow;
 
@@ -62,6 +63,7 @@ pub(super) fn flat_text(content: Option<&Value>) -> Option<Cow<'_, str>> {
 }
 
 fn part_text(part: &Value) -> Option<&str> {
+    count_read(1);
     part.get("text").and_then(Value::as_str)
 }
 
@@ -90,5 +92,6 @@ pub(super) fn parts_text(content: Option<&Value>) -> Result<Cow<'_, str>, Render
 }
 
 fn text_of_part(part: &Value) -> Option<&str> {
+    count_read(1);
     part.as_object()?.get("text").map_or(Some(""), Value::as_str)
 }

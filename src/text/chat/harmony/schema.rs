@@ -1,6 +1,7 @@
 //! Types of a tool's parameters, in the notation of TypeScript that Harmony uses for JSON Schema.
 
 use crate::chat::error::RenderError;
+use crate::chat::steps::{count_read, count_written};
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -27,10 +28,12 @@ impl SchemaText {
     }
 
     fn push_str(&mut self, text: &str) {
+        count_written(text.len());
         self.text.push_str(text);
     }
 
     fn push(&mut self, character: char) {
+        count_written(1);
         self.text.push(character);
     }
 
@@ -39,6 +42,7 @@ impl SchemaText {
     fn has_null(&mut self, start: usize) -> bool {
         if self.null_at.is_none_or(|at| at < start) {
             let written = self.text.get(start..).unwrap_or_default();
+            count_read(written.len());
             #[cfg(test)]
             {
                 self.searched_bytes += written.len();
@@ -62,6 +66,7 @@ pub(super) fn write_type(
     indent: usize,
     out: &mut SchemaText,
 ) -> Result<(), RenderError> {
+    count_read(1);
     out.check_length()?;
     if let Some(variants) = schema.get("oneOf").and_then(Value::as_array) {
         return write_variants(variants, indent, out);
@@ -126,6 +131,7 @@ fn write_object(schema: &Value, indent: usize, out: &mut SchemaText) -> Result<(
     let required = schema.get("required").and_then(Value::as_array);
     let required: HashSet<&str> =
         required.into_iter().flatten().filter_map(Value::as_str).collect();
+    count_read(required.len());
     let properties = schema.get("properties").and_then(Value::as_object);
     for (name, property) in properties.into_iter().flatten() {
         let mark = if required.contains(name.as_str()) { "" } else { "?" };
@@ -314,6 +320,7 @@ fn write_comment(text: &str, indent: usize, out: &mut SchemaText) -> Result<(), 
 }
 
 fn write_indent(indent: usize, out: &mut SchemaText) {
+    count_written(indent);
     out.text.extend(std::iter::repeat_n(' ', indent));
 }
 

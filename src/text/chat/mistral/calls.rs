@@ -2,6 +2,7 @@
 
 use crate::chat::error::RenderError;
 use crate::chat::printing::python_json::{write_python_json, write_string};
+use crate::chat::steps::count_read;
 use serde_json::{Map, Value};
 
 /// Longest name of a function.
@@ -89,10 +90,12 @@ fn read_json(text: &str) -> Result<Option<Value>, RenderError> {
     if text.is_empty() {
         return Ok(Some(Value::Object(Map::new())));
     }
+    count_read(text.len());
     let error = match serde_json::from_str(text) {
         Ok(value) => return Ok(Some(value)),
         Err(error) => error.to_string(),
     };
+    count_read(text.len());
     let is_only_here = ONLY_HERE.iter().any(|known| error.starts_with(known))
         || PYTHON_NUMBERS.iter().any(|number| text.contains(number));
     match is_only_here {

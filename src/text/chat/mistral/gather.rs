@@ -3,6 +3,7 @@
 use super::message::{ContentPart, MessageContent, MistralMessage, MistralRole, NO_CONTENT};
 use super::version::MistralVersion;
 use crate::chat::error::RenderError;
+use crate::chat::steps::{count_read, count_written};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::slice;
@@ -53,7 +54,10 @@ pub(super) fn gather<'a>(
                     let places = call_ids.iter().enumerate().map(|(place, id)| (*id, place));
                     let places: HashMap<&str, usize> = places.collect();
                     let place = |id: &str| places.get(id).copied().unwrap_or(usize::MAX);
-                    results.sort_by_key(|result| place(result.call_id));
+                    results.sort_by_key(|result| {
+                        count_read(1);
+                        place(result.call_id)
+                    });
                 }
                 call_ids.clear();
                 gathered.append(&mut results);
@@ -100,12 +104,15 @@ fn joined_content<'a>(version: MistralVersion, group: &[MistralMessage<'a>]) -> 
     let part_joint = if version >= MistralVersion::V15 { "" } else { JOINT };
     let mut chunks: Vec<ContentPart<'a>> = Vec::new();
     let mut text: Option<String> = None;
-    let add = |part: &str, joint: &str, text: &mut Option<String>| match text {
-        Some(text) => {
-            text.push_str(joint);
-            text.push_str(part);
+    let add = |part: &str, joint: &str, text: &mut Option<String>| {
+        count_written(part.len() + joint.len());
+        match text {
+            Some(text) => {
+                text.push_str(joint);
+                text.push_str(part);
+            }
+            None => *text = Some(part.to_owned()),
         }
-        None => *text = Some(part.to_owned()),
     };
     for message in group {
         match &message.content {

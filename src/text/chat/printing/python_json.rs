@@ -2,6 +2,7 @@
 
 use super::python::write_float;
 use crate::chat::error::RenderError;
+use crate::chat::steps::{count_read, count_written};
 use serde_json::{Number, Value};
 
 /// Numbers from here on may have been whole numbers that JSON's reader here rounds, and Python's
@@ -18,6 +19,7 @@ pub(crate) fn write_python_json(
     ascii: bool,
     out: &mut String,
 ) -> Result<(), RenderError> {
+    count_read(1);
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
@@ -57,6 +59,7 @@ fn write_number(number: &Number, out: &mut String) -> Result<(), RenderError> {
 
 /// Appends a string in quotes.
 pub(crate) fn write_string(text: &str, ascii: bool, out: &mut String) {
+    let start = out.len();
     out.push('"');
     for character in text.chars() {
         match character {
@@ -76,4 +79,5 @@ pub(crate) fn write_string(text: &str, ascii: bool, out: &mut String) {
         }
     }
     out.push('"');
+    count_written(out.len() - start);
 }

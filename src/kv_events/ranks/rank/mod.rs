@@ -1,6 +1,8 @@
 //! The KV-event stream of a rank without its socket: messages in, operations and counts out.
 //! Sans-IO, so that tests and the fuzzer run the code that sockets feed.
 
+mod history;
+
 use super::block_sizes::BlockSizes;
 use super::event_target::EventTarget;
 use super::rank_copy::{BlocksCopy, RestoredBlocks};
@@ -112,7 +114,7 @@ impl<T: BlockText> RankFeed<T> {
     }
 
     /// A copy for a snapshot; `None` without blocks, within a message, and with blocks of several
-    /// sizes, because a snapshot has one.
+    /// sizes, because a snapshot has a single size.
     #[must_use]
     pub fn state(&self) -> Option<RankState<BlocksCopy>> {
         let last = self.sequence.last_mark()?;
