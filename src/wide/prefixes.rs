@@ -7,11 +7,11 @@
 /// Bytes of a row: texts are added in whole rows.
 pub const ROW_BYTES: usize = 512;
 
-/// Words that are added at a time.
+/// Words that are added together.
 const LANES: usize = 8;
-/// Keys are the words from here on, another one for each stripe of a row, then the digest's.
+/// Each stripe of a row begins at another key, and the digest at the last of these.
 const KEYS: usize = STRIPES + LANES;
-/// Stripes of a row, of a word for each lane.
+/// Stripes of a row. A stripe has a word for each lane.
 const STRIPES: usize = ROW_BYTES / (8 * LANES);
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
