@@ -20,7 +20,7 @@ const SCRAMBLE: u64 = 0x9e37_79b1;
 type Lanes = [u64; LANES];
 type Keys = [u64; KEYS];
 /// Text of a row.
-type Row = [u8; ROW_BYTES];
+type HashRow = [u8; ROW_BYTES];
 
 /// The hash of the text so far.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ const fn mixed(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-fn add_rows(lanes: &mut Lanes, keys: &Keys, rows: &[Row]) {
+fn add_rows(lanes: &mut Lanes, keys: &Keys, rows: &[HashRow]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, the only requirement of the function beside its types.
@@ -81,7 +81,7 @@ fn add_rows(lanes: &mut Lanes, keys: &Keys, rows: &[Row]) {
 }
 
 /// Appends a row, word by word.
-fn add_row(lanes: &mut Lanes, keys: &Keys, row: &Row) {
+fn add_row(lanes: &mut Lanes, keys: &Keys, row: &HashRow) {
     const LOW: u64 = 0xffff_ffff;
     let (stripes, _) = row.as_chunks::<{ 8 * LANES }>();
     for (stripe, keys) in stripes.iter().zip(keys.windows(LANES)) {
@@ -101,7 +101,7 @@ fn add_row(lanes: &mut Lanes, keys: &Keys, row: &Row) {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{Keys, LANES, Lanes, Row, SCRAMBLE};
+    use super::{HashRow, Keys, LANES, Lanes, SCRAMBLE};
     use crate::load::{vector, word_vector};
     use std::arch::x86_64::{
         __m256i, _mm256_add_epi64, _mm256_extract_epi64, _mm256_mul_epu32, _mm256_set1_epi64x,
@@ -112,7 +112,7 @@ mod wide {
     const SWAPPED: i32 = 0b01_00_11_10;
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn add_rows(lanes: &mut Lanes, keys: &Keys, rows: &[Row]) {
+    pub(super) fn add_rows(lanes: &mut Lanes, keys: &Keys, rows: &[HashRow]) {
         let [low, high] = lanes.as_chunks_mut::<4>().0 else { return };
         let mut sums = [word_vector(low), word_vector(high)];
         for row in rows {
