@@ -18,17 +18,19 @@
 
 pub use forebay_admin as admin;
 pub use forebay_base as base;
+pub use forebay_board::{self as board, account, admit};
 pub use forebay_config as config;
 pub use forebay_dataplane::{ingress, relay, runtime};
 pub use forebay_disagg as disagg;
 pub use forebay_discovery as discovery;
-pub use forebay_fleet::{account, admit, mailbox, worker};
+pub use forebay_fleet::worker;
 pub use forebay_http1 as http1;
 pub use forebay_index as index;
 pub use forebay_keys as keys;
 pub use forebay_kv_decode as kv_decode;
 pub use forebay_kv_events as kv_events;
 pub use forebay_load as load;
+pub use forebay_mailbox as mailbox;
 pub use forebay_prompt::{parse, render};
 pub use forebay_record as record;
 pub use forebay_replicas as replicas;
@@ -42,6 +44,7 @@ pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
 pub mod log;
+mod port_holder;
 pub mod start_error;
 pub mod server;
 #[cfg(feature = "engine")]

@@ -5,6 +5,7 @@ use crate::start_error::StartError;
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
 use forebay_base::{Clock, RouterId, ShardIndex};
+use forebay_board::LoadBoard;
 use forebay_config::{AdminAddress, Config, Reloader};
 use forebay_control::{
     ControlError, ControlSetup, HandoverOffer, HandoverSetup, ServerTls, TlsSetup,
@@ -12,14 +13,13 @@ use forebay_control::{
 use forebay_dataplane::ingress::{self, BoundListener, InheritedListeners};
 use forebay_dataplane::runtime::{Driver, wake_pair};
 use forebay_dataplane::{ShardSetup, ShardThread};
-use forebay_fleet::mailbox::{ClientDoor, wire};
-use forebay_fleet::worker::LoadBoard;
 use forebay_handover::{HandoverAddress, OF_UPGRADE, Program, TakenProcess};
 use forebay_identity::{AddressRules, TrustedNets};
 use forebay_index;
 use forebay_index::KeySeed;
 use forebay_keys::KeyRing;
 use forebay_kv_events::FeedTimers;
+use forebay_mailbox::{ClientDoor, wire};
 use forebay_snapshot::SnapshotFile;
 use std::fs::File;
 use std::io;
@@ -55,7 +55,7 @@ pub struct ServerHandle {
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> {
-    begin(config, signals, None, FeedTimers::default())
+    begin(config, RunOptions { signals, ..RunOptions::default() })
 }
 
 /// Like [`start`], with other timers for KV-event feeds.
@@ -63,7 +63,7 @@ pub fn start(config: Config, signals: bool) -> Result<ServerHandle, StartError> 
 /// # Errors
 /// [`StartError`]; nothing runs then.
 pub fn start_with(config: Config, feed_timers: FeedTimers) -> Result<ServerHandle, StartError> {
-    begin(config, false, None, feed_timers)
+    begin(config, RunOptions { feed_timers, ..RunOptions::default() })
 }
 
 /// Like [`start`], for a configuration that can be reloaded: `POST /admin/reload`, with `signals`
@@ -76,15 +76,24 @@ pub fn start_reloadable(
     signals: bool,
     reloader: Reloader,
 ) -> Result<ServerHandle, StartError> {
-    begin(config, signals, Some(reloader), FeedTimers::default())
+    begin(config, RunOptions { signals, reloader: Some(reloader), ..RunOptions::default() })
 }
 
-fn begin(
-    mut config: Config,
-    signals: bool,
-    reloader: Option<Reloader>,
-    feed_timers: FeedTimers,
+/// Like [`start_reloadable`] with signals. With `takes_over`, the router replaces the router that
+/// runs on the same address; without it, such a router is an error.
+///
+/// # Errors
+/// [`StartError`]; nothing runs then.
+pub fn start_process(
+    config: Config,
+    reloader: Reloader,
+    takes_over: bool,
 ) -> Result<ServerHandle, StartError> {
+    let reloader = Some(reloader);
+    begin(config, RunOptions { signals: true, takes_over, reloader, ..RunOptions::default() })
+}
+
+fn begin(mut config: Config, options: RunOptions) -> Result<ServerHandle, StartError> {
     config.resolve_cores(&available_cores());
     let shard_count = config.cores.len();
     if shard_count == 0 || shard_count > SHARDS_MAX {
@@ -100,9 +109,13 @@ fn begin(
     let server = config.accept_files().map(|files| ServerTls::read(&files)).transpose()?;
     let tls = TlsSetup { server, connectors: config.connectors()? };
     let admin_tls = config.admin_accept_files().map(|files| ServerTls::read(&files)).transpose()?;
-    let place = if signals { place(&config)? } else { None };
-    let models = place.as_ref().and_then(handed_models);
-    let mut taken = place.as_ref().and_then(taken_over);
+    let place = if options.signals { place(&config)? } else { None };
+    if let Some(place) = place.as_ref().filter(|_| !options.replaces()) {
+        alone(place, config.listen)?;
+    }
+    let before = place.as_ref().filter(|_| options.replaces());
+    let models = before.and_then(handed_models);
+    let mut taken = before.and_then(taken_over);
     let sockets = taken.as_mut().map(|taken| std::mem::take(&mut taken.sockets));
     let mut inherited = InheritedListeners::new(sockets.unwrap_or_default());
     let listeners = bind_all(&mut config, &mut inherited)?;
@@ -117,12 +130,11 @@ fn begin(
     let api_keys = keys.map_err(StartError::Keys)?;
     let router_id = RouterId::from_random(random()?);
     let access = access(&config)?.of_router(router_id);
-    let credentials = Credentials { access, api_keys };
+    let credentials = Credentials { router_id, access, api_keys };
     ingress::raise_limit(&config);
     let offer = place.map(|place| offer(place, &listeners, &admin)).transpose()?;
     let handover = HandoverSetup { taken, models, offer };
     let sockets = ServerSockets { listeners, admin, tls, admin_tls, handover };
-    let options = RunOptions { signals, reloader, feed_timers, router_id };
     launch(Arc::new(config), driver, sockets, credentials, options)
 }
 
@@ -148,21 +160,28 @@ fn place(config: &Config) -> io::Result<Option<HandoverAddress>> {
     is_alone.then(|| HandoverAddress::of(config.listen)).transpose()
 }
 
-/// Sockets and state of the running process, if one runs.
+/// Waits until no router runs on the address. A router that was just stopped may still be there.
+///
+/// # Errors
+/// [`StartError::Runs`] when a router still runs after a second.
+fn alone(place: &HandoverAddress, address: SocketAddr) -> Result<(), StartError> {
+    let mut process = None;
+    let found = bind_in_time(|| {
+        process = place.running()?;
+        process.map_or(Ok(()), |_| Err(io::ErrorKind::AddrInUse.into()))
+    });
+    match process.filter(|_| found.is_err()) {
+        Some(process) => Err(StartError::Runs { address, process: process.as_raw_nonzero().get() }),
+        None => Ok(()),
+    }
+}
+
+/// Sockets and state of the running process, if any.
 fn taken_over(place: &HandoverAddress) -> Option<TakenProcess> {
-    let taken = forebay_handover::take(place).unwrap_or_else(|error| {
+    forebay_handover::take(place).unwrap_or_else(|error| {
         tracing::warn!("nothing is taken over: {error}");
         None
-    });
-    if let Some(taken) = taken.as_ref().filter(|_| std::env::var_os(OF_UPGRADE).is_none()) {
-        let process = taken.from.as_raw_nonzero().get();
-        tracing::warn!(
-            process,
-            help = "`forebay upgrade` does so on purpose; for a second router set another `listen`",
-            "takes over from the router that runs on this address, which drains"
-        );
-    }
-    taken
+    })
 }
 
 /// The worker models of the running process. The takeover succeeds without them too.
@@ -288,20 +307,30 @@ struct ServerSockets {
     handover: HandoverSetup,
 }
 
-/// Credentials that callers and clients need.
+/// Id of this router, and credentials that callers and clients need.
 struct Credentials {
+    /// Router id in `Via` fields to workers.
+    router_id: RouterId,
     access: Access,
     api_keys: Option<KeyRing>,
 }
 
 /// Options for the run: signals, reload, timers.
+#[derive(Default)]
 struct RunOptions {
     /// The control plane handles signals of the process.
     signals: bool,
+    /// A router on the same address is replaced, and is no error.
+    takes_over: bool,
     reloader: Option<Reloader>,
     feed_timers: FeedTimers,
-    /// Router id in `Via` fields to workers.
-    router_id: RouterId,
+}
+
+impl RunOptions {
+    /// The operator asked for a successor: `--take-over`, or `forebay upgrade` in the old process.
+    fn replaces(&self) -> bool {
+        self.takes_over || std::env::var_os(OF_UPGRADE).is_some()
+    }
 }
 
 fn launch(
@@ -312,7 +341,8 @@ fn launch(
     options: RunOptions,
 ) -> Result<ServerHandle, StartError> {
     let ServerSockets { listeners, admin, tls, admin_tls, mut handover } = sockets;
-    let RunOptions { signals, reloader, feed_timers, router_id } = options;
+    let RunOptions { signals, reloader, feed_timers, .. } = options;
+    let router_id = credentials.router_id;
     let clock = Clock::start();
     let index = handover.taken.as_mut().and_then(|taken| taken.index.take());
     let snapshot = index.and_then(handed_index);

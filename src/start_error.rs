@@ -1,5 +1,6 @@
 //! Reasons for a failed start, each with advice.
 
+use crate::port_holder;
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::{AdminAddress, UpstreamFault};
 use forebay_keys::KeyFileError;
@@ -19,6 +20,11 @@ fn listen_advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// Process that listens on a port, as far as `/proc` shows it.
+fn holder(address: SocketAddr) -> String {
+    port_holder::process(address).unwrap_or_else(|| "another process".to_owned())
+}
+
 /// Reason for a failed start. The text contains advice.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -35,10 +41,19 @@ pub enum StartError {
     },
     /// Another process listens on the client address.
     #[error(
-        "cannot listen on {address}: another process listens there. Stop it, or give this router another port (key \
-         `listen`). To share the port with another router on purpose, set `listen_shared = true` (--listen-shared)"
+        "cannot listen on {address}: {} listens there. Stop it, or give this router another port \
+         (key `listen`). To share the port with another router on purpose, set \
+         `listen_shared = true` (--listen-shared)",
+        holder(*address)
     )]
     Taken { address: SocketAddr },
+    /// A router runs on the client address, and this start replaces no router.
+    #[error(
+        "process {process} is a router on {address} already. To replace it without a lost \
+         request, run `forebay upgrade`, or add --take-over to start with other arguments. For a \
+         second router, set another `listen`, or `listen_shared = true` to share the port"
+    )]
+    Runs { address: SocketAddr, process: i32 },
     /// A certificate or key is unusable.
     #[error("TLS: {0}")]
     Tls(#[from] FilesFault),

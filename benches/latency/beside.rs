@@ -2,14 +2,13 @@
 //! stream.
 
 use crate::bodies::{chat_bodies, request};
-use crate::cpu::{CpuMeter, threads_named};
 use crate::kv_stream::{KvStream, RANKS};
-use crate::load::{UnaryPlan, run_unary};
+use crate::load::{UnaryPlan, rig, run_unary};
 use crate::options::Options;
 use crate::report::{Row, table};
-use crate::rig::Rig;
 use crate::router::{Router, model_dir};
 use core_affinity::CoreId;
+use forebay_bench_rig::{CpuMeter, threads_named};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ pub(crate) fn run(
     cores: &Cores,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let mut rig = Rig::new()?;
+    let mut rig = rig()?;
     let bodies = chat_bodies(BODY_BYTES, false);
     let requests: Vec<_> = bodies.iter().map(|body| request(body)).collect();
     let before = threads_named("control");

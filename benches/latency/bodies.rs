@@ -2,6 +2,7 @@
 //! client sends them. The same on every run.
 
 use serde_json::{Value, json};
+use std::rc::Rc;
 
 /// Different conversations per size, sent in turn.
 const CONVERSATIONS: u64 = 16;
@@ -19,12 +20,12 @@ pub(crate) fn chat_bodies(body_bytes: usize, stream: bool) -> Vec<Vec<u8>> {
 }
 
 /// The whole request around a body.
-pub(crate) fn request(body: &[u8]) -> Vec<u8> {
+pub(crate) fn request(body: &[u8]) -> Rc<[u8]> {
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: bench.local\r\nUser-Agent: bench\r\nAccept: application/json\r\nAuthorization: Bearer token\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
-    [head.as_bytes(), body].concat()
+    [head.as_bytes(), body].concat().into()
 }
 
 fn chat_body(seed: u64, body_bytes: usize, stream: bool) -> Vec<u8> {

@@ -3,12 +3,13 @@
 //! block. A thread of its own; after the start it only keeps its socket open.
 
 use crate::load::ask_once;
-use crate::rig::Rig;
 use forebay::engine::{BlockHash, CacheEvent, Tokenizer, encode_batch};
 use forebay::text::chat::load_model_text;
+use forebay_bench_rig::Rig;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -58,7 +59,7 @@ impl KvSource {
         &self,
         rig: &mut Rig,
         router: SocketAddr,
-        requests: &[Vec<u8>],
+        requests: &[Rc<[u8]>],
     ) -> io::Result<()> {
         for request in requests {
             let mut tries = 0;

@@ -3,17 +3,24 @@
 //! behind it and is seen in all of them (no coordinated omission).
 
 use crate::client::Client;
-use crate::cpu::CpuMeter;
-use crate::rig::Rig;
+use forebay_bench_rig::{CpuMeter, Rig};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 /// Answers may take this long after the last request was due.
 pub(crate) const PATIENCE_NS: u64 = 10_000_000_000;
 /// The first request is due this long after the start.
 pub(crate) const LEAD_NS: u64 = 2_000_000;
+
+/// A loop with a worker on a free port.
+pub(crate) fn rig() -> io::Result<Rig> {
+    let mut rig = Rig::new()?;
+    rig.stub.listen(&rig.poller, &[0])?;
+    Ok(rig)
+}
 
 /// Where load goes.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnaryPlan<'a> {
     /// Whole requests, sent in turn.
-    pub(crate) requests: &'a [Vec<u8>],
+    pub(crate) requests: &'a [Rc<[u8]>],
     pub(crate) rate_per_s: u64,
     pub(crate) connections: u32,
     /// Requests before those that count.
@@ -121,7 +128,7 @@ impl<'a> Run<'a> {
     fn connect(rig: &mut Rig, target: &Target, plan: UnaryPlan<'a>) -> io::Result<Self> {
         let mut clients = Vec::new();
         for number in 0..plan.connections {
-            clients.push(Client::connect(target.address, &rig.poller, number)?);
+            clients.push(Client::connect(target.address, rig, number)?);
         }
         // The worker is on this thread: take its connections before they are waited for.
         rig.stub.accept(&rig.poller)?;
@@ -161,7 +168,7 @@ impl<'a> Run<'a> {
                     cpu.begin();
                     self.sample.late.saturating_record(now - due);
                 }
-                client.send(request)?;
+                client.send(rig, request)?;
                 *asked = Some(self.next);
             }
             self.next += 1;
@@ -172,12 +179,12 @@ impl<'a> Run<'a> {
     fn receive(&mut self, rig: &mut Rig, connection: u32) -> io::Result<()> {
         let at = usize::try_from(connection).unwrap_or(usize::MAX);
         let Some(client) = self.clients.get_mut(at) else { return Ok(()) };
-        let Some(head) = client.read_answer(&mut rig.scratch)? else { return Ok(()) };
+        let Some(status) = client.read_answer(rig)? else { return Ok(()) };
         let now = rig.now_ns();
         let Some(number) = self.asked.get_mut(at).and_then(Option::take) else { return Ok(()) };
         self.idle.push_back(connection);
         self.answered += 1;
-        if head.status != 200 {
+        if status != 200 {
             self.sample.failed += 1;
         } else if number >= self.plan.warm_count {
             self.sample.latency.saturating_record(now - self.due_ns(number));
@@ -193,17 +200,17 @@ pub(crate) fn ask_once(
     address: SocketAddr,
     request: &[u8],
 ) -> io::Result<(u16, Option<u64>)> {
-    let mut client = Client::connect(address, &rig.poller, 0)?;
-    client.send(request)?;
+    let mut client = Client::connect(address, rig, 0)?;
+    client.send(rig, &Rc::from(request))?;
     let begin = rig.now_ns();
     let mut ready = Vec::new();
     while rig.now_ns() < begin + PATIENCE_NS {
         ready.clear();
         rig.turn(true, u64::MAX, &mut ready)?;
         if !ready.is_empty()
-            && let Some(head) = client.read_answer(&mut rig.scratch)?
+            && let Some(status) = client.read_answer(rig)?
         {
-            return Ok((head.status, head.overlap_tokens));
+            return Ok((status, client.overlap_tokens));
         }
     }
     Err(io::Error::other(format!("no answer from {address}")))

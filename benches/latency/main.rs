@@ -6,33 +6,28 @@
 mod beside;
 mod bodies;
 mod client;
-mod cpu;
 mod kv_source;
 mod kv_stream;
 mod load;
 mod nginx;
 mod options;
-#[allow(dead_code, reason = "benches/peers writes more than a socket takes at once")]
-mod poll;
 mod report;
-mod rig;
 mod router;
 mod streams;
-mod stub;
 
 use bodies::{chat_bodies, request};
 use clap::Parser;
+use forebay_bench_rig::{Rig, StreamPlan};
 use load::{Target, UnaryPlan, run_unary};
 use nginx::Nginx;
 use options::Options;
 use report::{Row, table};
-use rig::Rig;
 use router::Router;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::process::ExitCode;
+use std::rc::Rc;
 use streams::{StreamsPlan, run_streams};
-use stub::StreamPlan;
 
 /// The program's allocator.
 #[global_allocator]
@@ -75,7 +70,7 @@ fn run(options: &Options) -> io::Result<()> {
         scenarios.push(Scenario::answers(options, body_bytes, size));
     }
     scenarios.push(Scenario::streams(options));
-    let mut rig = Rig::new()?;
+    let mut rig = load::rig()?;
     let subjects = Subjects::start(&mut rig, options, router_core.id, &scenarios)?;
     if options.nginx && subjects.nginx.is_none() {
         writeln!(out, "nginx is not installed: no row for it")?;
@@ -102,7 +97,7 @@ struct Scenario {
     /// What CPU time is counted for.
     each: &'static str,
     bodies: Vec<Vec<u8>>,
-    requests: Vec<Vec<u8>>,
+    requests: Vec<Rc<[u8]>>,
     streams: bool,
 }
 
@@ -155,7 +150,7 @@ impl Scenario {
             stream_count: options.streams,
             stream: StreamPlan {
                 interval_ns: options.event_interval_ms * 1_000_000,
-                event_count: u32::try_from(events).unwrap_or(u32::MAX).max(1),
+                events: u32::try_from(events).unwrap_or(u32::MAX).max(1),
             },
             warm_ns: warm_ms * 1_000_000,
         };
@@ -182,7 +177,7 @@ impl Subjects {
         let answers = || scenarios.iter().filter(|scenario| !scenario.streams);
         let requests: Vec<_> = answers().flat_map(|one| one.requests.iter().cloned()).collect();
         let bodies: Vec<_> = answers().flat_map(|one| one.bodies.iter().cloned()).collect();
-        let probe = requests.first().map(Vec::as_slice).unwrap_or_default();
+        let probe = requests.first().map(|request| &**request).unwrap_or_default();
         let address = rig.stub.address()?;
         Ok(Self {
             direct: Target { name: "direct".to_owned(), address, cpu: None },

@@ -1,10 +1,9 @@
 //! nginx as a yardstick: one process without a master on the router's core, unbuffered, with kept
 //! connections on both sides. Lives in a directory of its own, ends with its value.
 
-use crate::cpu::{CpuMeter, threads};
 use crate::load::{Target, ask_once};
-use crate::rig::Rig;
 use core_affinity::CoreId;
+use forebay_bench_rig::{CpuMeter, Rig, threads};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,14 +1,14 @@
 //! The router under test, in this process: one shard on a core of its own.
 
-use crate::cpu::{CpuMeter, threads_named};
 use crate::kv_source::{BLOCK_TOKENS, KvSource};
 use crate::load::{Target, ask_once};
-use crate::rig::Rig;
 use forebay::config::{Config, Policy, WorkerConfig};
 use forebay::server::{ServerHandle, start};
+use forebay_bench_rig::{CpuMeter, Rig, threads_named};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Longer than any run: pooled connections stay for all rounds, as they do under steady load.
@@ -44,7 +44,7 @@ impl Router {
         rig: &mut Rig,
         core: usize,
         bodies: &[Vec<u8>],
-        requests: &[Vec<u8>],
+        requests: &[Rc<[u8]>],
         others: &[String],
     ) -> io::Result<Self> {
         let kv = KvSource::start(&model_dir(), bodies)?;
@@ -58,7 +58,7 @@ impl Router {
             ..WorkerConfig::default()
         };
         let config = Config { policy: Policy::Kv, ..config(core, worker) };
-        let probe = requests.first().map(Vec::as_slice).unwrap_or_default();
+        let probe = requests.first().map(|request| &**request).unwrap_or_default();
         let router = Self::start(rig, "forebay kv", config, Some(kv), probe)?;
         if let Some(kv) = &router.kv {
             kv.wait_until_known(rig, router.target.address, requests)?;

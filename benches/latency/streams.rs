@@ -4,15 +4,15 @@
 
 use crate::client::Client;
 use crate::load::{CpuWindow, LEAD_NS, PATIENCE_NS, Sample, Target};
-use crate::rig::Rig;
-use crate::stub::StreamPlan;
+use forebay_bench_rig::{Event, Rig, StreamPlan};
 use std::io;
+use std::rc::Rc;
 
 /// What is streamed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamsPlan<'a> {
     /// Whole requests, one per stream in turn.
-    pub(crate) requests: &'a [Vec<u8>],
+    pub(crate) requests: &'a [Rc<[u8]>],
     pub(crate) stream_count: u32,
     pub(crate) stream: StreamPlan,
     /// Events that are due before this time after the start do not count.
@@ -25,10 +25,10 @@ pub(crate) fn run_streams(
     target: &Target,
     plan: StreamsPlan<'_>,
 ) -> io::Result<Sample> {
-    rig.stub.set_stream_plan(plan.stream);
+    rig.stub.expect(0, Some(plan.stream));
     let mut clients = Vec::new();
     for number in 0..plan.stream_count {
-        clients.push(Client::connect(target.address, &rig.poller, number)?);
+        clients.push(Client::connect(target.address, rig, number)?);
     }
     rig.stub.accept(&rig.poller)?;
     let begin_ns = rig.now_ns() + LEAD_NS;
@@ -37,7 +37,8 @@ pub(crate) fn run_streams(
         begin_ns + u64::from(number) * plan.stream.interval_ns / u64::from(plan.stream_count)
     };
     let give_up_ns =
-        begin_ns + plan.stream.interval_ns * (u64::from(plan.stream.event_count) + 3) + PATIENCE_NS;
+        begin_ns + plan.stream.interval_ns * (u64::from(plan.stream.events) + 3) + PATIENCE_NS;
+    let event = Event::new();
     let mut sample = Sample::new()?;
     let mut cpu = CpuWindow::of(target);
     let emitted_before = rig.stub.emitted();
@@ -53,7 +54,7 @@ pub(crate) fn run_streams(
             let client = usize::try_from(next).ok().and_then(|at| clients.get_mut(at));
             if let (Some(client), Some(request)) = (client, requests.next()) {
                 sample.late.saturating_record(now - start_ns(next));
-                client.send(request)?;
+                client.send(rig, request)?;
             }
             next += 1;
         }
@@ -69,7 +70,7 @@ pub(crate) fn run_streams(
             let client = usize::try_from(*number).ok().and_then(|at| clients.get_mut(at));
             let Some(client) = client else { continue };
             let clock = rig.clock;
-            let done = client.read_events(&mut rig.scratch, |due_ns| {
+            let done = client.read_events(rig, &event, |due_ns| {
                 received += 1;
                 if due_ns >= warm_until_ns {
                     counted += 1;
@@ -83,8 +84,9 @@ pub(crate) fn run_streams(
             return Err(io::Error::other(format!("{name}: streams did not end")));
         }
     }
+    rig.stub.expect(0, None);
     sample.cpu_each_ns = cpu.each_ns(counted);
-    let expected = u64::from(plan.stream_count) * u64::from(plan.stream.event_count);
+    let expected = u64::from(plan.stream_count) * u64::from(plan.stream.events);
     sample.failed = expected.abs_diff(received);
     Ok(sample)
 }

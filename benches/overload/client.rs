@@ -1,10 +1,9 @@
 //! Clients: kept connections over which requests go, one at a time each, and what became of every
 //! request.
 
-use crate::head::{AnswerHead, parse_head};
 use crate::numbers::number_after;
 use forebay::base::{Clock, NanosSinceStart};
-use forebay::http1::{BodyLimits, ChunkedDecoder};
+use forebay_bench_rig::{AnswerReader, Part, decimal, field};
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -57,7 +56,11 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
-    input: Vec<u8>,
+    reader: AnswerReader,
+    /// Of the answer that is being read.
+    head: Vec<u8>,
+    body: Vec<u8>,
+    is_done: bool,
 }
 
 /// Longest wait for a whole answer: what takes longer was never answered.
@@ -108,91 +111,80 @@ impl Pool {
         self.end(begun, outcome).await
     }
 
-    /// Until the first byte of the body.
-    async fn begin(
-        &self,
-        ask: &Ask,
-        outcome: &mut Outcome,
-    ) -> io::Result<(Connection, AnswerHead)> {
-        let kept = self.idle.borrow_mut().pop();
-        let mut connection = match kept {
+    /// Until the first byte of the body of a stream, or the head of another answer.
+    async fn begin(&self, ask: &Ask, outcome: &mut Outcome) -> io::Result<Connection> {
+        let idle = self.idle.borrow_mut().pop();
+        let mut connection = match idle {
             Some(connection) => connection,
             None => Connection::open(self.address).await?,
         };
         outcome.sent_ns = self.now_ns();
         connection.stream.write_all(&ask.bytes).await?;
-        let head = loop {
-            if let Some(head) = parse_head(&connection.input)? {
-                break head;
-            }
+        while connection.reader.status == 0 {
             connection.read().await?;
-        };
-        connection.input.drain(..head.head_bytes);
+        }
         outcome.head_ns = self.now_ns();
-        outcome.status = head.status;
-        outcome.retry_after_s = head.retry_after_s;
-        outcome.retry_after_ms = head.retry_after_ms;
-        outcome.reason.clone_from(&head.reason);
-        if ask.stream && head.status == 200 {
-            while connection.input.is_empty() {
-                connection.read().await?;
-            }
+        outcome.status = connection.reader.status;
+        outcome.take_head(&connection.head);
+        while ask.stream && outcome.status == 200 && connection.body.is_empty() {
+            connection.read().await?;
         }
         outcome.first_ns = self.now_ns();
-        Ok((connection, head))
+        Ok(connection)
     }
 
-    async fn end(&self, begun: (Connection, AnswerHead), outcome: &mut Outcome) -> io::Result<()> {
-        let (mut connection, head) = begun;
-        let body = match head.body_bytes {
-            Some(bytes) => connection.body_of_length(bytes).await?,
-            None => connection.chunked_body().await?,
-        };
-        let text = String::from_utf8_lossy(&body);
-        if head.status == 200 {
+    async fn end(&self, mut connection: Connection, outcome: &mut Outcome) -> io::Result<()> {
+        while !connection.is_done {
+            connection.read().await?;
+        }
+        if outcome.status == 200 {
+            let text = String::from_utf8_lossy(&connection.body);
             outcome.prompt_tokens = number_after(&text, "\"prompt_tokens\":").unwrap_or(0);
             outcome.cached_tokens = number_after(&text, "\"cached_tokens\":").unwrap_or(0);
         }
-        if head.keep_alive && connection.input.is_empty() {
-            self.idle.borrow_mut().push(connection);
+        let closes = field(&connection.head, b"connection")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"close"));
+        if !closes {
+            let stream = connection.stream;
+            self.idle.borrow_mut().push(Connection::new(stream));
         }
         Ok(())
     }
 }
 
+impl Outcome {
+    fn take_head(&mut self, head: &[u8]) {
+        let number = |name| Some(u64::try_from(field(head, name).and_then(decimal)?).unwrap_or(0));
+        self.retry_after_s = number(b"retry-after");
+        self.retry_after_ms = number(b"retry-after-ms");
+        let reason = field(head, b"x-forebay-reason").unwrap_or_default();
+        self.reason = String::from_utf8_lossy(reason).into_owned();
+    }
+}
+
 impl Connection {
+    fn new(stream: TcpStream) -> Self {
+        let reader = AnswerReader::default();
+        Self { stream, reader, head: Vec::new(), body: Vec::new(), is_done: false }
+    }
+
     async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, input: Vec::new() })
+        Ok(Self::new(stream))
     }
 
     async fn read(&mut self) -> io::Result<()> {
-        self.input.reserve(READ_BYTES);
-        if self.stream.read_buf(&mut self.input).await? == 0 {
+        let mut input = [0; READ_BYTES];
+        let count = self.stream.read(&mut input).await?;
+        if count == 0 {
             return Err(io::Error::other("the connection was closed before the answer was whole"));
         }
+        let input = input.get(..count).unwrap_or_default();
+        self.is_done = self.reader.feed(input, |part| match part {
+            Part::Head(head) => self.head = head.to_vec(),
+            Part::Body(part) => self.body.extend_from_slice(part),
+        })?;
         Ok(())
-    }
-
-    async fn body_of_length(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
-        while self.input.len() < bytes {
-            self.read().await?;
-        }
-        Ok(self.input.drain(..bytes).collect())
-    }
-
-    async fn chunked_body(&mut self) -> io::Result<Vec<u8>> {
-        let mut decoder = ChunkedDecoder::new(&BodyLimits::default());
-        let mut body = Vec::new();
-        loop {
-            let decoded = decoder.decode(&mut self.input).map_err(io::Error::other)?;
-            body.extend_from_slice(self.input.get(..decoded.data_bytes).unwrap_or_default());
-            self.input.drain(..decoded.consumed_bytes);
-            if decoded.done {
-                return Ok(body);
-            }
-            self.read().await?;
-        }
     }
 }

@@ -4,7 +4,6 @@
 mod burst;
 mod client;
 mod cores;
-mod head;
 mod load;
 mod modes;
 mod modes_table;

@@ -5,7 +5,7 @@
 
 use forebay_base::ShardIndex;
 use forebay_disagg::{
-    AnswerForm, Handed, KvTransferError, KvTransferId, LegBodies, PrefillAnswer, RankPin,
+    AnswerForm, KvTransferError, KvTransferId, LegBodies, PrefillAnswer, PrefillHandover, RankPin,
     RoomShape, Rooms, SplitRequest, decode_body, inspect, prefill_body, transfer_mode,
 };
 use forebay_fleet::worker::{Bootstrap, KvTransfer, MooncakeSource, PushSource};
@@ -269,7 +269,7 @@ pub(crate) fn answered(
     pieces: &[&[u8]],
     kv_transfer: &KvTransfer,
     form: AnswerForm,
-) -> Result<Handed, KvTransferError> {
+) -> Result<PrefillHandover, KvTransferError> {
     let mut answer = PrefillAnswer::new(kv_transfer, form);
     for piece in pieces {
         answer.feed(piece)?;
@@ -287,8 +287,8 @@ fn answer(data: &[u8], kv_transfer: &KvTransfer, form: AnswerForm) {
     }
     let is_awaited = *kv_transfer == KvTransfer::TwoPhase;
     match &whole {
-        Ok(Handed::Nothing) => assert!(!is_awaited || says_it_is_over(data)),
-        Ok(Handed::Params(params)) => {
+        Ok(PrefillHandover::Nothing) => assert!(!is_awaited || says_it_is_over(data)),
+        Ok(PrefillHandover::Params(params)) => {
             assert!(is_awaited);
             assert!(data.windows(params.len()).any(|window| window == params), "as it came");
             let mode = transfer_mode(params);

@@ -5,7 +5,7 @@
 //! it adds to a rank's cost no more than what is not our own.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{
+use forebay_board::{
     FirstTokenCounts, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, RankLoad, RankPast,
 };
 use forebay_load::{ReadFault, Readings, read_load_stat, read_loads, read_metrics};

@@ -120,7 +120,7 @@ pub(crate) async fn check(
 ) -> Response {
     let target = call.uri().authority().map(|authority| authority.as_str());
     // A call by the client port was authorized before its body was read; see [`ClientGate`].
-    if call.extensions().get::<CalledBy>().is_some_and(|by| by.is_by_clients) {
+    if call.extensions().get::<CallerOrigin>().is_some_and(|by| by.is_by_clients) {
         return run(call, next).await;
     }
     let method = call.method();
@@ -152,14 +152,14 @@ fn refused(denied: Denial) -> Response {
 
 /// Caller of a request, and the port that it used.
 #[derive(Clone, Debug)]
-pub(crate) struct CalledBy {
+pub(crate) struct CallerOrigin {
     /// Logged with each change.
     pub(crate) name: Arc<str>,
     /// The call came by the client port.
     pub(crate) is_by_clients: bool,
 }
 
-impl CalledBy {
+impl CallerOrigin {
     /// A caller on the admin API's own address.
     pub(crate) fn here(name: String) -> Self {
         Self { name: name.into(), is_by_clients: false }
@@ -171,7 +171,7 @@ async fn run(call: Request, next: Next) -> Response {
     if call.method().is_safe() || is_reading(call.method(), call.uri().path()) {
         return next.run(call).await;
     }
-    let caller = call.extensions().get::<CalledBy>().cloned();
+    let caller = call.extensions().get::<CallerOrigin>().cloned();
     let method = call.method().clone();
     let path = call.uri().path().to_owned();
     let answer = next.run(call).await;

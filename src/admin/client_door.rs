@@ -6,7 +6,7 @@ use super::access::Access;
 use axum::http::request::Parts;
 use axum::response::Response;
 use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
-use forebay_fleet::mailbox::{ClientDoor, DoorRefusal};
+use forebay_mailbox::{ClientDoor, DoorRefusal};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! one: first a connection that has never called, then an idle connection, last a connection with a
 //! running call; among equals the connection that has been silent longest.
 
-use super::access::{Access, CalledBy};
+use super::access::{Access, CallerOrigin};
 use super::client_door::{ClientCaller, ClientCallers, ClientGate};
 use super::socket::{AdminSocket, SocketFile};
 use axum::body::to_bytes;
@@ -47,7 +47,7 @@ struct OpenConnection {
 struct Calls(Rc<CallCells>);
 
 struct CallCells {
-    caller: CalledBy,
+    caller: CallerOrigin,
     /// When the last call began, or a part of its response was read.
     moved_at: Cell<Instant>,
     begun: Cell<u64>,
@@ -57,7 +57,7 @@ struct CallCells {
 }
 
 impl Calls {
-    fn none(caller: CalledBy) -> Self {
+    fn none(caller: CallerOrigin) -> Self {
         let moved_at = Cell::new(Instant::now());
         let begun = Cell::new(0);
         let running = Cell::new(0);
@@ -162,7 +162,7 @@ impl AdminListener {
         }
     }
 
-    async fn accept(&self) -> io::Result<(AdminCaller, CalledBy)> {
+    async fn accept(&self) -> io::Result<(AdminCaller, CallerOrigin)> {
         match self {
             Self::Tcp(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
@@ -171,13 +171,13 @@ impl AdminListener {
                     Some(tls) => AdminCaller::Tls(stream, tls.accept()),
                     None => AdminCaller::Tcp(stream),
                 };
-                Ok((caller, CalledBy::here(address.to_string())))
+                Ok((caller, CallerOrigin::here(address.to_string())))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 let uid =
                     stream.peer_cred().map_or_else(|_| "?".to_owned(), |c| c.uid().to_string());
-                Ok((AdminCaller::Unix(stream), CalledBy::here(format!("unix, user {uid}"))))
+                Ok((AdminCaller::Unix(stream), CallerOrigin::here(format!("unix, user {uid}"))))
             }
         }
     }
@@ -234,7 +234,7 @@ async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router:
     while let Some(ClientCaller { stream, peer, place }) = callers.next().await {
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let name = format!("{peer} by the port of clients").into();
-        let calls = Calls::none(CalledBy { name, is_by_clients: true });
+        let calls = Calls::none(CallerOrigin { name, is_by_clients: true });
         let router = router.clone();
         let gate = Rc::clone(&gate);
         spawn_local(async move {
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn what_runs_goes_last_and_what_never_called_goes_first() {
         let [silent, newcomer, idle, stalled, viewer] =
-            ["a", "b", "c", "d", "e"].map(|name| Calls::none(CalledBy::here(name.into())));
+            ["a", "b", "c", "d", "e"].map(|name| Calls::none(CallerOrigin::here(name.into())));
         drop(idle.begin());
         let _running = (viewer.begin(), stalled.begin());
         let start = silent.moved_at();

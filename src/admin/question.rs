@@ -55,7 +55,7 @@ pub enum Question {
     Reload(oneshot::Sender<Result<ReloadReport, ReloadRefusal>>),
     /// Plants a fault in a shard; false if there is no such shard.
     #[cfg(debug_assertions)]
-    Plant(usize, forebay_fleet::mailbox::PlantedFault, oneshot::Sender<bool>),
+    Plant(usize, forebay_mailbox::PlantedFault, oneshot::Sender<bool>),
     /// Explains the routing of a request.
     Overlap(ExplainRequest, oneshot::Sender<Result<Value, Refusal>>),
 }

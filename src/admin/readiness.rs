@@ -1,7 +1,8 @@
 //! RouterReadiness of the router: ready, degraded, or not ready, with the reasons.
 
-use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::{FleetSnapshot, Windows, WorkerState};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::{LoadBoard, Windows};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use serde_json::{Value, json};
 
 /// Whether the router serves, and how well.
@@ -14,17 +15,19 @@ pub struct RouterReadiness {
 }
 
 impl RouterReadiness {
-    /// With the concerns of the fleet, workers that are not up and open rejection windows, and
-    /// `further` concerns.
+    /// With the concerns of the fleet, which are workers that are not up, models without capacity
+    /// and open rejection windows, and `further` concerns.
     #[must_use]
     pub fn new(
         reasons: Vec<String>,
         further: impl IntoIterator<Item = String>,
         fleet: &FleetSnapshot,
-        windows: &Windows,
+        board: &LoadBoard,
         now: NanosSinceStart,
     ) -> Self {
-        let concerns = missing_workers(fleet).into_iter().chain(open_windows(fleet, windows, now));
+        let windows = open_windows(fleet, board.windows(), now);
+        let concerns = missing_workers(fleet).into_iter().chain(paused_models(fleet, board));
+        let concerns = concerns.chain(windows);
         Self { reasons, concerns: concerns.chain(further).collect() }
     }
 
@@ -56,6 +59,24 @@ fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
     (count > 0).then(|| format!("{count} of {all} workers not up: {shown}{more}"))
 }
 
+/// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
+/// of an engine that sleeps. Their requests wait, or go to ranks that fail them.
+fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
+    let is_up = |rank: &&RankIndex| {
+        fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    let is_paused = |index: &RankIndex| {
+        let sleeps = fleet.rank(*index).is_some_and(|(rank, _)| rank.room.is_closed());
+        let load = board.rank(*index);
+        sleeps || load.is_some_and(|load| load.is_open() || load.ejected().is_some())
+    };
+    let served = fleet.models.iter().filter(|model| model.ranks.iter().any(|rank| is_up(&rank)));
+    let paused = served.clone().filter(|model| model.ranks.iter().filter(is_up).all(is_paused));
+    let count = paused.count();
+    let all = served.count();
+    (count > 0).then(|| format!("every rank of {count} of {all} models is paused or asleep"))
+}
+
 /// Models with an open rejection window.
 fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Option<String> {
     let open = fleet.used_pools().filter(|(pool, _)| windows.open_until(*pool, now).is_some());
@@ -68,26 +89,48 @@ fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) 
 mod tests {
     use super::*;
     use forebay_base::PoolIndex;
-    use forebay_fleet::worker::WindowOrigin;
+    use forebay_board::{EjectReason, WindowOrigin};
+    use forebay_fleet::worker::RoomLimits;
     use forebay_fleet::worker::test_support::two_pools;
 
     #[test]
     fn a_window_and_a_worker_that_is_down_are_concerns() {
         let now = NanosSinceStart(1);
         let mut fleet = two_pools();
-        let windows = Windows::new();
-        let concerns = |fleet: &FleetSnapshot, windows: &Windows| {
-            RouterReadiness::new(Vec::new(), None, fleet, windows, now).concerns
+        let board = LoadBoard::new();
+        let concerns = |fleet: &FleetSnapshot| {
+            RouterReadiness::new(Vec::new(), None, fleet, &board, now).concerns
         };
-        assert_eq!(concerns(&fleet, &windows), Vec::<String>::new());
-        windows.open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
-        assert_eq!(concerns(&fleet, &windows), ["rejection window open in 1 of 2 pools"]);
+        assert_eq!(concerns(&fleet), Vec::<String>::new());
+        board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
+        assert_eq!(concerns(&fleet), ["rejection window open in 1 of 2 pools"]);
         let all = fleet.workers.len();
         fleet.workers[0].state = WorkerState::Down;
         let name = &fleet.workers[0].name;
         let wanted = format!("1 of {all} workers not up: {name}");
-        assert_eq!(concerns(&fleet, &windows)[0], wanted);
+        assert_eq!(concerns(&fleet)[0], wanted);
         fleet.workers[0].state = WorkerState::Draining { answers: true, moves: false };
-        assert_eq!(concerns(&fleet, &windows).len(), 1);
+        assert_eq!(concerns(&fleet).len(), 1);
+    }
+
+    /// Ejected or asleep: a model with any other rank has capacity.
+    #[test]
+    fn a_model_of_which_each_rank_is_paused_is_a_concern() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let concerns = |fleet: &FleetSnapshot| {
+            RouterReadiness::new(Vec::new(), None, fleet, &board, NanosSinceStart(1)).concerns
+        };
+        assert_eq!(concerns(&fleet), Vec::<String>::new());
+        let ranks = fleet.models[0].ranks.clone();
+        let (last, others) = ranks.split_last().unwrap();
+        for rank in others {
+            board.rank(*rank).unwrap().eject(EjectReason::Stalled, NanosSinceStart(u64::MAX));
+        }
+        assert_eq!(concerns(&fleet), Vec::<String>::new(), "a rank is left");
+        fleet.ranks[last.index()].room = RoomLimits::CLOSED;
+        // `base` with its adapter, of the served models.
+        let wanted = "every rank of 2 of 3 models is paused or asleep";
+        assert_eq!(concerns(&fleet), [wanted]);
     }
 }

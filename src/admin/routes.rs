@@ -19,6 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use forebay_fleet::worker::Leg;
+use forebay_http1::header::REASON;
 use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
 use serde_json::Value;
@@ -222,7 +223,7 @@ struct Plant {
 
 #[cfg(debug_assertions)]
 async fn plant(State(questions): State<Questions>, Query(plant): Query<Plant>) -> StatusCode {
-    use forebay_fleet::mailbox::PlantedFault;
+    use forebay_mailbox::PlantedFault;
     let hang = |ms| PlantedFault::Hang(std::time::Duration::from_millis(ms));
     let fault = plant.hang_ms.map_or(PlantedFault::Panic, hang);
     match ask(&questions, |back| Question::Plant(plant.shard, fault, back)).await {
@@ -305,7 +306,9 @@ fn refused(refusal: &Refusal) -> Response {
     refusal.encode_body(ApiShape::OpenAi, &mut body);
     let status =
         StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    let reason = refusal.reason().as_str();
+    let fields = [(header::CONTENT_TYPE.as_str(), "application/json"), (REASON, reason)];
+    (status, fields, body).into_response()
 }
 
 /// A prompt in the query, for calls by hand.

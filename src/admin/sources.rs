@@ -1,9 +1,10 @@
 //! Sources of the admin API's answers: borrowed per answer, never stored.
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::account::{ShardCounters, StageHistograms};
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
+use forebay_board::LoadBoard;
+use forebay_board::account::{ShardCounters, StageHistograms};
+use forebay_board::admit::DrainRates;
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{FeedCounters, FeedStatus};
 use forebay_load::{LoadReporter, ReportSource};

@@ -9,16 +9,16 @@ use tracing_subscriber::EnvFilter;
 /// Flushes the log when dropped.
 #[must_use]
 #[derive(Debug)]
-pub(super) struct Logging(LogQueue);
+pub(super) struct LogFlusher(LogQueue);
 
-impl Drop for Logging {
+impl Drop for LogFlusher {
     fn drop(&mut self) {
         self.0.flush_all();
     }
 }
 
 /// Starts logging. Once per process; further calls change nothing.
-pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
+pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
     // The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its
     // lines back.
     let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
@@ -40,7 +40,7 @@ pub(super) fn start(log: &LogConfig) -> Result<Logging, String> {
     if started.is_ok() && !cfg!(test) {
         log_panics();
     }
-    Ok(Logging(queue))
+    Ok(LogFlusher(queue))
 }
 
 /// The default hook writes to standard error itself: a panicking thread would block on a slow

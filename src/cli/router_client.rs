@@ -1,7 +1,8 @@
 //! Calls of a router's admin API, for commands.
 
 use clap::Args;
-use forebay_config::{AdminAddress, ConfigSource, Flags, Severity, shown_url};
+use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
+use forebay_http1::header::REASON;
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
@@ -20,6 +21,10 @@ const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Largest answer: the fleet of 4,096 ranks takes some 8 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Reason of a router's port for clients for a path of the admin API.
+const NO_PATH: &str = "not-found";
+/// Begin of the admin API's answer for an unknown path.
+const PATHS: &str = "try /";
 /// Longest text of an answer that a message repeats.
 const QUOTED_CHARS_MAX: usize = 512;
 
@@ -96,7 +101,12 @@ impl RouterArgs {
 fn facts_of(path: &Path) -> Result<RouterFacts, String> {
     let source = ConfigSource { file: Some(path.to_path_buf()), flags: Flags::default() };
     let loaded = source.load()?;
-    if let Some(fault) = loaded.findings.iter().find(|f| f.severity == Severity::Error) {
+    // Other faults are for `check`: an order must not wait until they are mended.
+    let is_needed = |finding: &&Finding| {
+        let is_fault = finding.severity == Severity::Error;
+        is_fault && (loaded.is_unread || finding.what.contains("`admin"))
+    };
+    if let Some(fault) = loaded.findings.iter().find(is_needed) {
         return Err(format!("{fault}; mend the file, or name the router with --router"));
     }
     let config = loaded.config;
@@ -196,26 +206,35 @@ impl RouterClient {
         let answered = timeout(ANSWER_TIME_MAX, async {
             let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
             let answer = answer.map_err(|error| self.unreached(&error))?;
-            let status = answer.status().as_u16();
-            Ok((status, text_of(answer).await?))
+            let seen = Answerer::of(&answer);
+            Ok((seen, text_of(answer).await?))
         });
         let answered = answered.await.unwrap_or_else(|_| Err(late()));
-        let (status, text) = answered.map_err(|reason| CallFault {
+        let (seen, text) = answered.map_err(|reason| CallFault {
             reason: format!("{}: {reason}", self.shown),
             answer: Value::Null,
         })?;
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if (200..300).contains(&status) && !answer.is_null() {
+        if (200..300).contains(&seen.status) && answer.is_object() {
             return Ok(answer);
         }
-        let reason =
-            format!("{}: {}", self.shown, reason(status, &answer, &text, self.token.is_some()));
-        Err(CallFault { reason, answer })
+        let reason = seen.reason(&answer, &text, self.token.is_some());
+        Err(CallFault { reason: format!("{}: {reason}", self.shown), answer })
+    }
+
+    /// The answer of a router, which has this member. Other servers have such paths too.
+    pub(super) fn of_router(&self, answer: Value, member: &str) -> Result<Value, String> {
+        if answer.get(member).is_some() {
+            return Ok(answer);
+        }
+        let seen = Answerer { status: 200, ..Answerer::default() };
+        Err(format!("{}: {}", self.shown, seen.stranger("")))
     }
 
     fn unreached(&self, error: &reqwest::Error) -> String {
-        let help = "does the router run, and is this its `admin` address?";
-        format!("{}; {help}", cause(error))
+        let cause = cause(error);
+        let help = unreached_help(&cause, self.base.scheme() == "https");
+        format!("{cause}; {help}")
     }
 }
 
@@ -242,27 +261,82 @@ async fn text_of(mut answer: Response) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reason for a refused call, with what to do.
-fn reason(status: u16, answer: &Value, text: &str, has_token: bool) -> String {
-    let error = answer.get("error");
-    // Refusals of the client port nest their message.
-    let nested = error.and_then(|error| error.get("message"));
-    let said = nested.or(error).and_then(Value::as_str).unwrap_or(text).trim();
-    let said: String = said.chars().take(QUOTED_CHARS_MAX).collect();
-    match status {
-        401 | 403 if has_token => {
-            "the router refuses the token; name the file with the token of `admin_token_file`"
-                .to_owned()
-        }
-        401 | 403 => {
-            let said = said.trim_end_matches('.');
-            format!("{said}; name the token's file with --token-file or -c")
-        }
-        404 if answer.is_null() => "the router is of a version without this call".to_owned(),
-        421 => "use the router's address, or add the name to `admin_hosts`".to_owned(),
-        _ if said.is_empty() => format!("status {status}"),
-        _ => said,
+/// Advice for a connection without an HTTP answer.
+fn unreached_help(cause: &str, is_tls: bool) -> &'static str {
+    const NO_HTTP: [&str; 3] = ["invalid HTTP", "connection closed", "reset by peer"];
+    if is_tls && cause.contains("InvalidContentType") {
+        return "what answers there speaks no TLS: write http://";
     }
+    if !is_tls && NO_HTTP.iter().any(|part| cause.contains(part)) {
+        return "what answers there speaks no plain HTTP; for a TLS port write https://";
+    }
+    "does the router run, and is this its `admin` address?"
+}
+
+/// Server that answered a call, by the head of its answer.
+#[derive(Debug, Default)]
+struct Answerer {
+    status: u16,
+    /// Value of the field `Server`.
+    server: String,
+    /// Reason of a router's refusal, as its port for clients has it; empty of another server.
+    reason: String,
+}
+
+impl Answerer {
+    fn of(answer: &Response) -> Self {
+        let field = |name| {
+            let value = answer.headers().get(name).and_then(|value| value.to_str().ok());
+            bounded(value.unwrap_or_default())
+        };
+        let status = answer.status().as_u16();
+        Self { status, server: field("server"), reason: field(REASON) }
+    }
+
+    /// Reason for a refused call, with what to do.
+    fn reason(&self, answer: &Value, text: &str, has_token: bool) -> String {
+        let error = answer.get("error");
+        // Refusals of the client port nest their message.
+        let nested =
+            error.and_then(|error| error.get("message")).filter(|_| !self.reason.is_empty());
+        let said = nested.or(error).and_then(Value::as_str);
+        match self.status {
+            401 | 403 if has_token => {
+                "the router refuses the token; name the file with the token of `admin_token_file`"
+                    .to_owned()
+            }
+            401 | 403 => {
+                let said = bounded(said.unwrap_or(text));
+                let said = said.trim_end_matches('.');
+                format!("{said}; name the token's file with --token-file or -c")
+            }
+            404 if self.reason == NO_PATH => {
+                "this is the port for clients of a router; use its `admin` address".to_owned()
+            }
+            404 if text.starts_with(PATHS) => {
+                "the router is of a version without this call".to_owned()
+            }
+            421 => "use the router's address, or add the name to `admin_hosts`".to_owned(),
+            _ => said.map_or_else(|| self.stranger(text), bounded),
+        }
+    }
+
+    /// Another server than a router answers.
+    fn stranger(&self, text: &str) -> String {
+        let Self { status, server, .. } = self;
+        let server = if server.is_empty() { String::new() } else { format!(", server {server:?}") };
+        // Servers with TLS explain so to a client that speaks plain HTTP.
+        let scheme = if text.contains("HTTPS") { "; for a TLS port write https://" } else { "" };
+        format!(
+            "what answers there is no admin API of a router (status {status}{server}): use the \
+             `admin` address of the router{scheme}"
+        )
+    }
+}
+
+/// Text from outside, for a message.
+fn bounded(text: &str) -> String {
+    text.trim().chars().take(QUOTED_CHARS_MAX).collect()
 }
 
 /// The innermost error: the outer errors contain the URL, which the caller prints.
@@ -308,16 +382,31 @@ mod tests {
 
     #[test]
     fn a_refusal_is_repeated_and_bounded() {
+        let of = |status, reason: &str| Answerer {
+            status,
+            reason: reason.to_owned(),
+            server: "uvicorn".to_owned(),
+        };
         let reason =
-            |status, answer: &Value, text: &str| super::reason(status, answer, text, false);
+            |status, answer: &Value, text: &str| of(status, "").reason(answer, text, false);
         let told = json!({ "error": "no worker is called \"x\"" });
         assert!(reason(404, &told, "").contains("no worker is called"));
         let nested = json!({ "error": { "message": "unknown model" } });
-        assert_eq!(reason(404, &nested, ""), "unknown model");
+        assert!(reason(404, &nested, "").contains("no admin API"), "another server");
+        assert_eq!(of(404, "unknown-model").reason(&nested, "", false), "unknown model");
+        assert!(of(404, "not-found").reason(&nested, "", false).contains("port for clients"));
         assert!(reason(404, &Value::Null, "try /").contains("version"));
+        let other = reason(404, &json!({ "detail": "Not Found" }), "{}");
+        assert!(other.contains("status 404, server \"uvicorn\""), "{other}");
+        assert!(reason(400, &Value::Null, "sent to an HTTPS server").contains("https://"));
         assert!(reason(401, &Value::Null, "a token").contains("--token-file"));
-        assert!(super::reason(401, &Value::Null, "", true).contains("refuses the token"));
-        assert_eq!(reason(500, &Value::Null, ""), "status 500");
+        assert!(of(401, "").reason(&Value::Null, "", true).contains("refuses the token"));
+        assert!(reason(500, &Value::Null, "").contains("status 500"));
+        let long = json!({ "error": "x".repeat(9_999) });
+        assert!(reason(500, &long, "").len() <= QUOTED_CHARS_MAX);
         assert!(reason(500, &Value::Null, &"x".repeat(9_999)).len() <= QUOTED_CHARS_MAX);
+        assert!(unreached_help("invalid HTTP version parsed", false).contains("https://"));
+        assert!(unreached_help("corrupt message of type InvalidContentType", true).contains("TLS"));
+        assert!(unreached_help("Connection refused", false).contains("does the router run"));
     }
 }

@@ -10,6 +10,8 @@ mod load;
 mod reader;
 mod reload;
 #[cfg(test)]
+mod mistake_tests;
+#[cfg(test)]
 mod tests;
 mod worker_file;
 

@@ -3,7 +3,7 @@
 use super::checks::check::check;
 use super::keys::finding::{Finding, Severity};
 use super::keys::flags::{Flags, Merge};
-use super::reader::read_file;
+use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
 use super::values::url::WorkerUrl;
 
@@ -23,6 +23,8 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Sorted by place in the file.
     pub findings: Vec<Finding>,
+    /// The file is no TOML: no key was read.
+    pub is_unread: bool,
 }
 
 impl LoadedConfig {
@@ -45,9 +47,30 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
     }
     .apply(flags);
     respell(&mut reading.config);
-    reading.findings.extend(check(&reading.config, &reading.origins));
+    // A file without a single key would seem to lack all of them.
+    let checked =
+        if reading.is_unread { Vec::new() } else { check(&reading.config, &reading.origins) };
+    let further: Vec<_> =
+        checked.into_iter().filter(|finding| !follows(finding, &reading.findings)).collect();
+    reading.findings.extend(further);
     reading.findings.sort_by_key(Finding::position);
-    LoadedConfig { config: reading.config, findings: reading.findings }
+    let FileReading { config, findings, is_unread, .. } = reading;
+    LoadedConfig { config, findings, is_unread }
+}
+
+/// True for a finding that only follows from a value that was not read: the key has its default,
+/// which the operator did not write.
+fn follows(finding: &Finding, unread: &[Finding]) -> bool {
+    let is_cause = |fault: &Finding| {
+        let key = fault.what.strip_prefix('`').and_then(|rest| rest.split('`').next());
+        // A finding that begins with the key is about another value of it.
+        let names = |key: &str| {
+            let quoted = format!("`{key}`");
+            finding.what.contains(&quoted) && !finding.what.starts_with(&quoted)
+        };
+        fault.origin == finding.origin || key.is_some_and(names)
+    };
+    unread.iter().filter(|fault| fault.severity == Severity::Error).any(is_cause)
 }
 
 /// Normalizes URLs so that they can be compared as text.

@@ -33,6 +33,8 @@ pub(super) struct FileReading {
     pub(super) config: Config,
     pub(super) findings: Vec<Finding>,
     pub(super) origins: Origins,
+    /// The file is no TOML: no key was read.
+    pub(super) is_unread: bool,
 }
 
 struct ConfigReader<'a> {
@@ -64,7 +66,9 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     let line_starts = std::iter::once(0).chain(behind_breaks).collect();
     let origins = Origins::default();
     let mut reader = ConfigReader { text, line_starts, file, known, findings, origins };
-    match Document::parse(text) {
+    let document = Document::parse(text);
+    let is_unread = document.is_err();
+    match document {
         Ok(document) => reader.root(&mut config, document.as_table()),
         Err(error) => {
             let what = error.message().trim_end().replace('\n', "; ");
@@ -72,7 +76,8 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
             reader.findings.push(Finding::error(reader.place(error.span()), what, help));
         }
     }
-    FileReading { config, findings: reader.findings, origins: reader.origins }
+    let ConfigReader { findings, origins, .. } = reader;
+    FileReading { config, findings, origins, is_unread }
 }
 
 fn known_paths() -> Vec<&'static str> {

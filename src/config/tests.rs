@@ -421,7 +421,7 @@ fn the_word_of_a_flag_alone_is_its_key() {
     assert_eq!(config.cores, [0, 1, 2]);
     only_finding(
         "health = \"of\"",
-        "forebay.toml:1:10: error: `health.enabled`: \"of\" is not on or off",
+        "forebay.toml:1:10: error: `health.enabled`: \"of\" is not on or off; write true or false",
     );
     only_finding(
         "health = 1",
@@ -680,7 +680,7 @@ fn conflicts_and_ranges_of_back_pressure() {
         ("rejection_window = \"5m\"", "forebay.toml:1:20: warning: `rejection_window` is longer"),
         (
             "rank_concurrency_max = -1",
-            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is out of",
+            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is negative",
         ),
     ] {
         only_finding(text, expected);

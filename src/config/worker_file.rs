@@ -20,7 +20,7 @@ pub fn read_worker_file(path: &Path, upstream_tls: &UpstreamTlsConfig) -> Loaded
             let what = format!("{name} cannot be read: {error}");
             let help = "write the file, or correct `discovery.file`";
             let findings = vec![Finding::error(Origin::Whole, what, help)];
-            return LoadedConfig { config: Config::default(), findings };
+            return LoadedConfig { config: Config::default(), findings, is_unread: true };
         }
     };
     workers_of(&name, &text, upstream_tls)
@@ -44,7 +44,7 @@ fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> Loade
     let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
     read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
     read.findings.sort_by_key(Finding::position);
-    LoadedConfig { config, findings: read.findings }
+    LoadedConfig { config, findings: read.findings, is_unread: read.is_unread }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::ports::Ports;
 use forebay_base::{Clock, NanosSinceStart};
+use forebay_board::LoadBoard;
 use forebay_config::Config;
-use forebay_fleet::worker::LoadBoard;
 use forebay_index::IndexReader;
 use std::rc::Rc;
 use std::sync::Arc;

@@ -2,13 +2,14 @@
 //! of the thread; never borrowed across an await.
 
 use forebay_base::ShardIndex;
-use forebay_fleet::account::{ShardCounters, ShardPhase, StageHistograms};
-#[cfg(debug_assertions)]
-use forebay_fleet::mailbox::PlantedFault;
-use forebay_fleet::mailbox::{AdapterRequest, ControlEnd, ShardCommand, ShardPort, TraceRecord};
-use forebay_fleet::worker::{FleetSnapshot, LoadReport};
+use forebay_board::LoadReport;
+use forebay_board::account::{ShardCounters, ShardPhase, StageHistograms};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::KvBatch;
 use forebay_kv_events::KvPort;
+#[cfg(debug_assertions)]
+use forebay_mailbox::PlantedFault;
+use forebay_mailbox::{AdapterRequest, ControlEnd, ShardCommand, ShardPort, TraceRecord};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

@@ -2,7 +2,7 @@
 //! `request/serve.rs` calls the phases of a request in order and is the file to open first.
 //!
 //! Limits: `limits.connections_max`, `limits.in_flight_max`, `limits.buffered_bytes_max` per shard;
-//! the rings of `forebay_fleet::mailbox`. A shard never waits for another thread, never locks,
+//! the rings of `forebay_mailbox`. A shard never waits for another thread, never locks,
 //! never resolves names, never opens files. The manifest names no `tokio`, `axum` or `reqwest`.
 //!
 //! The list of rooms *is* their import order: a room may use only rooms above it (`tests/house`).

@@ -3,7 +3,7 @@
 use super::client::ChatClient;
 use super::conversations::{Conversations, ReplyForm, Sizes};
 use super::error::DemoError;
-use super::load::Crowd;
+use super::load::DemoUsers;
 use super::meter::DemoOutcome;
 use super::policy::DemoPolicy;
 use super::router::DemoRouter;
@@ -30,7 +30,7 @@ pub(super) struct Act {
     /// `None` for a killed engine.
     pub(super) engines: Vec<Option<EngineHandle>>,
     pub(super) router: DemoRouter,
-    pub(super) crowd: Crowd,
+    pub(super) crowd: DemoUsers,
     pub(super) outcomes: mpsc::UnboundedReceiver<(ReplyForm, DemoOutcome)>,
     /// Starts with the load.
     pub(super) clock: Clock,
@@ -55,7 +55,7 @@ impl Act {
         let client = ChatClient::new(clock)?;
         let (sink, outcomes) = mpsc::unbounded_channel();
         let url: Arc<str> = router.url().into();
-        let crowd = Crowd::start(&conversations, &client, &url, &sink, forms);
+        let crowd = DemoUsers::start(&conversations, &client, &url, &sink, forms);
         let engines = engines.into_iter().map(Some).collect();
         Ok(Self { engines, router, crowd, outcomes, clock })
     }

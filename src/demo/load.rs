@@ -16,12 +16,12 @@ pub(super) type OutcomeSink = mpsc::UnboundedSender<(ReplyForm, DemoOutcome)>;
 
 /// All users. The load ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct DemoUsers {
     people: JoinSet<()>,
     leave: watch::Sender<bool>,
 }
 
-impl Crowd {
+impl DemoUsers {
     /// Starts all users. `forms` are assigned in turn.
     pub(super) fn start(
         conversations: &Arc<Conversations>,

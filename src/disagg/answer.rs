@@ -17,7 +17,7 @@ pub enum AnswerForm {
 
 /// Parameters of the prefill leg for the decode leg.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Handed {
+pub enum PrefillHandover {
     /// No parameters: the engines connect by themselves, or the response ended with its first
     /// token. Older engines then send no parameters, and decode can compute the whole response.
     Nothing,
@@ -25,7 +25,7 @@ pub enum Handed {
     Params(Vec<u8>),
 }
 
-impl Handed {
+impl PrefillHandover {
     /// The object for `kv_transfer_params`, if any.
     #[must_use]
     pub fn params(&self) -> Option<&[u8]> {
@@ -81,7 +81,7 @@ impl PrefillAnswer {
     }
 
     /// Ends the body, and returns its parameters.
-    pub fn finish(mut self) -> Result<Handed, KvTransferError> {
+    pub fn finish(mut self) -> Result<PrefillHandover, KvTransferError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -94,9 +94,9 @@ impl PrefillAnswer {
             AnswerForm::Events => self.line()?,
         }
         match self.found {
-            Some(params) if self.is_awaited => Ok(Handed::Params(params)),
+            Some(params) if self.is_awaited => Ok(PrefillHandover::Params(params)),
             None if self.is_awaited && !self.is_over => Err(KvTransferError::Missing),
-            _ => Ok(Handed::Nothing),
+            _ => Ok(PrefillHandover::Nothing),
         }
     }
 
@@ -181,21 +181,21 @@ mod tests {
         kv_transfer: &KvTransfer,
         form: AnswerForm,
         body: &[u8],
-    ) -> Result<Handed, KvTransferError> {
+    ) -> Result<PrefillHandover, KvTransferError> {
         let mut answer = PrefillAnswer::new(kv_transfer, form);
         answer.feed(body)?;
         answer.finish()
     }
 
-    fn two_phase(body: &str) -> Result<Handed, KvTransferError> {
+    fn two_phase(body: &str) -> Result<PrefillHandover, KvTransferError> {
         answered(&KvTransfer::TwoPhase, AnswerForm::Json, body.as_bytes())
     }
 
-    fn engine(message: &str) -> Result<Handed, KvTransferError> {
+    fn engine(message: &str) -> Result<PrefillHandover, KvTransferError> {
         engine_at(message, None)
     }
 
-    fn engine_at(message: &str, status: Option<u16>) -> Result<Handed, KvTransferError> {
+    fn engine_at(message: &str, status: Option<u16>) -> Result<PrefillHandover, KvTransferError> {
         Err(KvTransferError::Engine { message: message.to_owned(), status })
     }
 
@@ -205,9 +205,9 @@ mod tests {
         let body = format!(
             r#"{{"id":"c","kv_transfer_params":null,"kv_transfer\u005fparams":{params} }}"#
         );
-        assert_eq!(two_phase(&body), Ok(Handed::Params(params.into())));
+        assert_eq!(two_phase(&body), Ok(PrefillHandover::Params(params.into())));
         let twice = r#"{"kv_transfer_params":{"a":1},"kv_transfer_params":{"a":2}}"#;
-        assert_eq!(two_phase(twice), Ok(Handed::Params(br#"{"a":2}"#.to_vec())));
+        assert_eq!(two_phase(twice), Ok(PrefillHandover::Params(br#"{"a":2}"#.to_vec())));
         let nested = r#"{"choices":[{"kv_transfer_params":{"a":1}}]}"#;
         assert_eq!(two_phase(nested), Err(KvTransferError::Missing), "only at the top");
         let listed = r#"[{"kv_transfer_params":{"a":1}}]"#;
@@ -248,10 +248,14 @@ mod tests {
             r#"{"stop_reason":"stop_sequence"}"#,
             r#"{"object":"response","status":"completed","error":null}"#,
         ] {
-            assert_eq!(two_phase(body), Ok(Handed::Nothing), "{body}");
+            assert_eq!(two_phase(body), Ok(PrefillHandover::Nothing), "{body}");
             let params = body.replacen('{', r#"{"kv_transfer_params":{"a":1},"#, 1);
             let params = params.replace(r#","kv_transfer_params":null"#, "");
-            assert_eq!(two_phase(&params), Ok(Handed::Params(br#"{"a":1}"#.to_vec())), "{params}");
+            assert_eq!(
+                two_phase(&params),
+                Ok(PrefillHandover::Params(br#"{"a":1}"#.to_vec())),
+                "{params}"
+            );
         }
         for body in [
             r#"{"choices":[{"finish_reason":"length"}]}"#,
@@ -288,11 +292,18 @@ mod tests {
         assert_eq!(json(r#"{"error":{"code":7}}"#), engine_at(r#"{"code":7}"#, Some(7)));
         assert_eq!(
             json(r#"{"error":null,"meta_info":{"finish_reason":null}}"#),
-            Ok(Handed::Nothing)
+            Ok(PrefillHandover::Nothing)
         );
-        assert_eq!(json("<html>"), Ok(Handed::Nothing), "status 200, and nobody waits for it");
+        assert_eq!(
+            json("<html>"),
+            Ok(PrefillHandover::Nothing),
+            "status 200, and nobody waits for it"
+        );
         let events = |body: &str| answered(&sglang(), AnswerForm::Events, body.as_bytes());
-        assert_eq!(events("data: {\"text\":\"a\"}\n\ndata: [DONE]\n\n"), Ok(Handed::Nothing));
+        assert_eq!(
+            events("data: {\"text\":\"a\"}\n\ndata: [DONE]\n\n"),
+            Ok(PrefillHandover::Nothing)
+        );
         assert_eq!(events("data: {}\r\n\r\ndata:{\"error\":{\"message\":\"m\"}}\r"), engine("m"));
         let failed = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"r\"}}}";
         assert_eq!(events(failed), engine("r"), "also without a line's end");
@@ -338,7 +349,7 @@ mod tests {
         assert_eq!(two_phase(&long), Err(KvTransferError::TooLong));
         assert_eq!(
             answered(&sglang(), AnswerForm::Json, long.as_bytes()),
-            Ok(Handed::Nothing),
+            Ok(PrefillHandover::Nothing),
             "scores of a long prompt are no failure"
         );
         let mut answer = PrefillAnswer::new(&sglang(), AnswerForm::Events);

@@ -4,7 +4,7 @@ use super::ids::KvTransferId;
 use super::members::{Member, MemberName};
 use super::rooms::{RoomSet, RoomShape};
 use super::splice::{Change, Splice, push_escaped, push_string};
-use super::wanted::{SplitRequest, rid_key, rid_start};
+use super::split_request::{SplitRequest, rid_key, rid_start};
 use forebay_fleet::worker::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource};
 use forebay_http1::push_decimal;
 use forebay_prompt::parse::Endpoint;

@@ -5,7 +5,7 @@
 
 use super::members::{Member, MemberName, name_of};
 use super::shape::{PromptItems, embeddings, items, number, samples};
-use super::wanted::SplitRequest;
+use super::split_request::SplitRequest;
 use forebay_base::limits::SPLIT_MEMBERS_MAX;
 use forebay_json::{Cursor, JsonError, Text, present};
 use forebay_prompt::parse::{Endpoint, ScanError};

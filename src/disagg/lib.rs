@@ -46,11 +46,11 @@ mod rooms;
 mod shape;
 mod splice;
 mod verdict;
-mod wanted;
+mod split_request;
 mod accusation;
 
 pub use accusation::{Accusation, message_of};
-pub use answer::{AnswerForm, Handed, PrefillAnswer};
+pub use answer::{AnswerForm, PrefillAnswer, PrefillHandover};
 pub use bodies::{
     ADDED_BYTES_PER_ROOM, LegBodies, RankPin, decode_body, legs_request_id, prefill_body,
 };
@@ -58,6 +58,6 @@ pub use error::KvTransferError;
 pub use ids::{KvTransferId, RID_BYTES};
 pub use inspect::inspect;
 pub use rooms::{RoomRequest, RoomSet, RoomShape, Rooms};
+pub use split_request::{Obstacle, SplitRequest};
 pub use stream_start::has_begun;
 pub use transfer_mode::transfer_mode;
-pub use wanted::{Obstacle, SplitRequest};

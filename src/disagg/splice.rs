@@ -2,7 +2,7 @@
 //! bytes stay the same.
 
 use super::members::Member;
-use super::wanted::SplitRequest;
+use super::split_request::SplitRequest;
 use std::ops::Range;
 
 /// Change of a member in the copy.

@@ -22,7 +22,7 @@ const CHANGES_MAX: u32 = 5;
 
 /// Consequence of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadCheck {
+pub(super) enum CheckFailure {
     /// No change of state, and no log line.
     Counted,
     /// The worker would be down, but shows signs of life. Reported once.
@@ -64,18 +64,18 @@ impl HealthCounts {
     }
 
     /// A bad check. Changes nothing for a worker that was never up, or is busy with requests.
-    pub(super) fn bad(&mut self, health: &HealthConfig, is_busy: bool) -> BadCheck {
+    pub(super) fn bad(&mut self, health: &HealthConfig, is_busy: bool) -> CheckFailure {
         self.good = 0;
         self.bad = self.bad.saturating_add(1);
         if self.state != Some(true) || self.bad < health.unhealthy_after {
-            return BadCheck::Counted;
+            return CheckFailure::Counted;
         }
         if is_busy {
             let is_new = !std::mem::replace(&mut self.complained, true);
-            return if is_new { BadCheck::Excused } else { BadCheck::Counted };
+            return if is_new { CheckFailure::Excused } else { CheckFailure::Counted };
         }
         self.state = Some(false);
-        BadCheck::Down
+        CheckFailure::Down
     }
 
     pub(super) fn is_up(&self) -> bool {

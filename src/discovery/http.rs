@@ -200,9 +200,9 @@ impl WorkerClients {
         authority: &str,
         api_key: Option<String>,
         timeout: Duration,
-    ) -> Asker {
+    ) -> WorkerClient {
         let server = AskedServer::Worker { clients: self.clone(), authority: authority.to_owned() };
-        Asker { server, api_key, timeout }
+        WorkerClient { server, api_key, timeout }
     }
 }
 
@@ -270,7 +270,7 @@ impl AskError {
 
 /// Sends queries to a worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct WorkerClient {
     server: AskedServer,
     api_key: Option<String>,
     timeout: Duration,
@@ -340,7 +340,7 @@ impl WorkerQuestion<'_> {
     }
 }
 
-impl Asker {
+impl WorkerClient {
     /// For the worker at `base`, `http://host:port` without a trailing slash.
     pub(crate) fn new(
         client: reqwest::Client,

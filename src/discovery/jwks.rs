@@ -1,6 +1,6 @@
 //! Fetches a JSON Web Key Set from a URL.
 
-use super::http::{Asker, builder};
+use super::http::{WorkerClient, builder};
 use forebay_config::{JwksUrl, TimeoutsConfig};
 use forebay_tls::Connector;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Fetches keys from a single URL.
 #[derive(Debug)]
 pub struct JwksFetch {
-    asker: Asker,
+    asker: WorkerClient,
     path: String,
 }
 
@@ -27,7 +27,7 @@ impl JwksFetch {
         if let Some(connector) = connector {
             client = client.use_preconfigured_tls(connector.config());
         }
-        let asker = Asker::new(client.build()?, &url.base(), None, timeout);
+        let asker = WorkerClient::new(client.build()?, &url.base(), None, timeout);
         Ok(Self { asker, path: url.path.clone() })
     }
 

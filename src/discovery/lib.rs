@@ -18,6 +18,7 @@ mod jwks;
 mod reports;
 mod look;
 mod model_text;
+mod trouble_help;
 mod probe;
 mod health_counts;
 mod signs;
@@ -34,7 +35,7 @@ pub use descriptions::description::{
 };
 pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
-pub use descriptions::lacks::{Lack, lacks};
+pub use descriptions::missing_features::{MissingFeature, lacks};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};
@@ -46,3 +47,4 @@ pub use names::srv_message::{
 pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use reports::load_tasks::LoadTasks;
 pub use signs::SignsOfLife;
+pub use trouble_help::trouble_help;

@@ -3,7 +3,7 @@
 use super::descriptions::describe::{DiscoveryError, Subject, assume, discover};
 use super::descriptions::description::Description;
 use super::health_counts::HealthCounts;
-use super::model_text::{Dirs, FoundText};
+use super::model_text::{FoundText, ModelDirs};
 use super::names::followed_name::{FollowedName, NameChange, change, tried};
 use super::probe::Probe;
 use super::worker_look::WorkerLook;
@@ -93,7 +93,7 @@ impl Probe {
     }
 
     async fn texts_of(&self, description: &Description) -> BTreeMap<Arc<str>, FoundText> {
-        let dirs = Dirs {
+        let dirs = ModelDirs {
             of_worker: self.subject.config.model_dir.as_deref(),
             of_all: self.subject.model_dir.as_deref(),
         };

@@ -61,7 +61,7 @@ struct TextAttempt {
 
 /// Values of `model_dir` as configured.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Dirs<'a> {
+pub(crate) struct ModelDirs<'a> {
     pub(crate) of_worker: Option<&'a Path>,
     pub(crate) of_all: Option<&'a Path>,
 }
@@ -97,7 +97,7 @@ impl ModelTexts {
     pub(crate) async fn find_all(
         &self,
         description: &Description,
-        dirs: Dirs<'_>,
+        dirs: ModelDirs<'_>,
     ) -> BTreeMap<Arc<str>, FoundText> {
         let of_python = match description.dialect {
             Dialect::Sglang => EngineRules::Sglang,
@@ -123,7 +123,7 @@ impl ModelTexts {
 
     async fn find(
         &self,
-        dirs: Dirs<'_>,
+        dirs: ModelDirs<'_>,
         model: Option<&ServedModel>,
         rules: ReadingRules,
     ) -> FoundText {
@@ -201,7 +201,7 @@ async fn load_apart(dir: PathBuf, rules: ReadingRules) -> LoadedText {
 /// configured globally (the second value is then true), else the Hugging Face cache. The engine's
 /// report is about this model; the global `model_dir` may be for another model.
 fn locate(
-    dirs: Dirs<'_>,
+    dirs: ModelDirs<'_>,
     root: Option<&str>,
     name: Option<&str>,
     hub: Option<&Path>,
@@ -269,7 +269,7 @@ mod tests {
 
     async fn found(texts: &ModelTexts, dir: &Path, dialect: Dialect) -> FoundText {
         texts
-            .find_all(&described(dialect), Dirs { of_worker: Some(dir), of_all: None })
+            .find_all(&described(dialect), ModelDirs { of_worker: Some(dir), of_all: None })
             .await
             .remove("m")
             .unwrap()
@@ -295,7 +295,7 @@ mod tests {
             ] {
                 let mut description = described(dialect);
                 description.server.is_rust = is_rust;
-                let dirs = Dirs { of_worker: Some(dir.path()), of_all: None };
+                let dirs = ModelDirs { of_worker: Some(dir.path()), of_all: None };
                 let found = texts.find_all(&description, dirs).await.remove("m").unwrap();
                 let text = found.text.unwrap();
                 let mut out = Vec::new();
@@ -391,13 +391,20 @@ mod tests {
         let model = dir.path().join("model");
         fs::create_dir(&model).unwrap();
         let root = model.display().to_string();
-        assert_eq!(locate(Dirs::default(), Some(&root), None, None), None, "no tokenizer there");
+        assert_eq!(
+            locate(ModelDirs::default(), Some(&root), None, None),
+            None,
+            "no tokenizer there"
+        );
         fs::write(model.join("tokenizer.json"), "{}").unwrap();
-        assert_eq!(locate(Dirs::default(), Some(&root), None, None), Some((model.clone(), false)));
+        assert_eq!(
+            locate(ModelDirs::default(), Some(&root), None, None),
+            Some((model.clone(), false))
+        );
         let x = Some(Path::new("/x"));
         let y = Some(Path::new("/y"));
-        let of_all = Dirs { of_worker: None, of_all: y };
-        let both = Dirs { of_worker: x, of_all: y };
+        let of_all = ModelDirs { of_worker: None, of_all: y };
+        let both = ModelDirs { of_worker: x, of_all: y };
         assert_eq!(locate(both, Some(&root), None, None), Some(("/x".into(), false)));
         assert_eq!(
             locate(of_all, Some(&root), None, None),
@@ -413,15 +420,15 @@ mod tests {
         fs::write(dir.path().join("models--org--m/refs/main"), "abc\n").unwrap();
         let hub = Some(dir.path());
         assert_eq!(
-            locate(Dirs::default(), Some("org/m"), None, hub),
+            locate(ModelDirs::default(), Some("org/m"), None, hub),
             Some((snapshot.clone(), false))
         );
         assert_eq!(
-            locate(Dirs::default(), Some("served"), Some("org/m"), hub),
+            locate(ModelDirs::default(), Some("served"), Some("org/m"), hub),
             Some((snapshot, false))
         );
         for odd in ["../m", "org/../m", "a/b/c", "", "/etc", "org/.."] {
-            assert_eq!(locate(Dirs::default(), Some(odd), None, hub), None, "{odd}");
+            assert_eq!(locate(ModelDirs::default(), Some(odd), None, hub), None, "{odd}");
         }
     }
 }

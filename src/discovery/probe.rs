@@ -5,12 +5,13 @@ use super::descriptions::describe::{check_health, is_asleep};
 use super::descriptions::description::Description;
 use super::descriptions::kv_source::{KvSource, Registration, Registry};
 use super::descriptions::registry::Registrar;
-use super::health_counts::{BadCheck, HealthCounts};
-use super::http::{AskError, Asker, WorkerClients};
+use super::health_counts::{CheckFailure, HealthCounts};
+use super::http::{AskError, WorkerClient, WorkerClients};
 use super::model_text::{FoundText, ModelTexts};
 use super::names::followed_name::FollowedName;
 use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
+use super::trouble_help::trouble_help;
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -377,14 +378,14 @@ impl Probe {
         let lives = self.signs.were_within(checked, self.subject.index);
         let is_busy = lives && !is_refused;
         match reached.bad(&self.health, is_busy) {
-            BadCheck::Counted if reached.is_up() => {}
-            BadCheck::Counted => self.unreachable(reached, &error.to_string()).await,
-            BadCheck::Excused => warn!(
+            CheckFailure::Counted if reached.is_up() => {}
+            CheckFailure::Counted => self.unreachable(reached, &error.to_string()).await,
+            CheckFailure::Excused => warn!(
                 worker = self.worker(),
                 %error,
                 "worker fails its health checks and answers requests: it is busy, and stays up"
             ),
-            BadCheck::Down => {
+            CheckFailure::Down => {
                 warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
                 reached.complained = true;
                 self.report_state(WorkerState::Down).await;
@@ -425,7 +426,7 @@ impl Probe {
 
     fn registrar(&self, registry: Registry) -> Registrar {
         let base = registry.base.clone();
-        let asker = Asker::new(self.clients.plain.clone(), &base, None, self.health.timeout);
+        let asker = WorkerClient::new(self.clients.plain.clone(), &base, None, self.health.timeout);
         let misses_max = self.health.unhealthy_after;
         Registrar::new(registry, asker, self.subject.config.url.clone(), misses_max)
     }
@@ -436,11 +437,11 @@ impl Probe {
     }
 
     /// For queries that a busy engine answers late.
-    pub(crate) fn patient(&self) -> Asker {
+    pub(crate) fn patient(&self) -> WorkerClient {
         self.asker(self.health.timeout.max(DISCOVERY_TIME_MIN))
     }
 
-    fn asker(&self, timeout: Duration) -> Asker {
+    fn asker(&self, timeout: Duration) -> WorkerClient {
         let key = self.subject.config.api_key.clone();
         self.clients.asker(&self.subject.url.authority, key, timeout)
     }
@@ -452,7 +453,7 @@ impl Probe {
         if !is_first && !reached.may_log_again(error) {
             debug!(worker, error, "worker still not reached");
         } else {
-            let help = help_for(error);
+            let help = trouble_help(error);
             warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;
@@ -470,20 +471,6 @@ impl Probe {
 
     async fn report_state(&self, state: WorkerState) {
         let _ = self.notices.send(ProbeNotice::State { worker: self.subject.index, state }).await;
-    }
-}
-
-/// What an operator does about a worker that is not up.
-fn help_for(error: &str) -> &'static str {
-    match error {
-        _ if error.contains("status 401") || error.contains("status 403") => {
-            "set `api_key_file` of the worker, or of `[worker_defaults]`"
-        }
-        _ if error.contains("status 404") => {
-            "no engine answers there: correct `url`, or set `health_path`"
-        }
-        _ if error.contains("status ") => "read the log of the engine",
-        _ => "start it, or correct its `url`",
     }
 }
 
@@ -636,7 +623,7 @@ mod tests {
         let mut reached = HealthCounts::default();
         assert!(reached.good(&health));
         let mut bad = |is_busy| reached.bad(&health, is_busy);
-        use BadCheck::{Counted, Down, Excused};
+        use CheckFailure::{Counted, Down, Excused};
         assert_eq!([bad(true), bad(true), bad(true)], [Counted, Excused, Counted], "said once");
         assert_eq!(bad(false), Down, "at once");
         let clock = Clock::start();
@@ -678,18 +665,18 @@ mod tests {
             HealthConfig { unhealthy_after: 2, healthy_after: 2, ..HealthConfig::default() };
         let mut reached = HealthCounts::default();
         let bad = |reached: &mut HealthCounts| reached.bad(&health, false);
-        assert_eq!([(); 2].map(|()| bad(&mut reached)), [BadCheck::Counted; 2], "never up");
+        assert_eq!([(); 2].map(|()| bad(&mut reached)), [CheckFailure::Counted; 2], "never up");
         assert!(!reached.good(&health));
-        assert_eq!(bad(&mut reached), BadCheck::Counted);
+        assert_eq!(bad(&mut reached), CheckFailure::Counted);
         assert!(!reached.good(&health));
         assert!(reached.good(&health) && reached.is_up() && !reached.take_recovery());
         assert!(!reached.good(&health), "up already");
-        assert_eq!(bad(&mut reached), BadCheck::Counted);
+        assert_eq!(bad(&mut reached), CheckFailure::Counted);
         assert!(!reached.good(&health));
-        assert_eq!(bad(&mut reached), BadCheck::Counted);
-        assert_eq!(bad(&mut reached), BadCheck::Down);
+        assert_eq!(bad(&mut reached), CheckFailure::Counted);
+        assert_eq!(bad(&mut reached), CheckFailure::Down);
         assert!(!reached.is_up());
-        assert_eq!(bad(&mut reached), BadCheck::Counted, "down already");
+        assert_eq!(bad(&mut reached), CheckFailure::Counted, "down already");
         assert!(!reached.good(&health));
         assert!(reached.good(&health) && reached.take_recovery() && !reached.take_recovery());
     }

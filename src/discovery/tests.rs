@@ -7,7 +7,7 @@ use super::descriptions::description::{
     DescribedRank, Description, EventAnnouncement, Listing, events_of_vllm, ranks_of_vllm_metrics,
     read_models, read_sglang_info,
 };
-use super::http::Asker;
+use super::http::WorkerClient;
 use super::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake, refusing};
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{Dialect, Role};
@@ -27,9 +27,9 @@ fn a_configured_health_path_is_all_that_is_asked() {
     });
 }
 
-fn asker(address: SocketAddr) -> Asker {
+fn asker(address: SocketAddr) -> WorkerClient {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Asker::new(client, &format!("http://{address}"), None, Duration::from_secs(5))
+    WorkerClient::new(client, &format!("http://{address}"), None, Duration::from_secs(5))
 }
 
 async fn described(answers: Answers, config: &WorkerConfig) -> Result<Description, DiscoveryError> {

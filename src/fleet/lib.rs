@@ -1,15 +1,9 @@
-//! State of workers and ranks that Forebay's threads share, and the messages between threads.
+//! The fleet as immutable data, published by the control plane. No atomics, no I/O, no clock.
 //!
-//! - [`worker`]: the fleet, the load board, windows and breakers.
 //! - [`trust`]: what engines report as cached against what was predicted.
-//! - [`account`]: leases and counters.
-//! - [`admit`]: limits in flight and drain rates.
-//! - [`tenant`]: tenants, and the API keys that identify them.
-//! - [`mailbox`]: messages between threads.
+//! - [`tenant`]: tenants, the API keys that identify them, and limits per minute.
+//! - [`worker`]: workers, ranks, models, pools and sessions.
 
-pub mod account;
-pub mod admit;
-pub mod mailbox;
 pub mod tenant;
 pub mod trust;
 pub mod worker;

@@ -8,6 +8,9 @@ use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener, UnixStream};
 
+/// Request of a process that only looks. The host knows no such request, and ignores it.
+const LOOK: &str = "look";
+
 /// Name of the handover socket of the process that listens on an address. An abstract name, not a
 /// file: it ends with the process, and belongs to the network namespace like the address.
 #[derive(Clone, Debug)]
@@ -25,8 +28,18 @@ impl HandoverAddress {
     /// True if a Forebay process listens there.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        // The host ignores an unknown request, and does not log it.
-        UnixStream::connect_addr(&self.0).is_ok_and(|stream| write_line(&stream, "look").is_ok())
+        UnixStream::connect_addr(&self.0).is_ok_and(|stream| write_line(&stream, LOOK).is_ok())
+    }
+
+    /// Process that waits there for the next process, if its user is this user or root. The name
+    /// of a process of another user proves nothing: each user can take it.
+    ///
+    /// # Errors
+    /// When the system refuses to connect.
+    pub fn running(&self) -> io::Result<Option<Pid>> {
+        let Some((stream, process)) = self.meet()? else { return Ok(None) };
+        // A process that ends meanwhile has closed its end.
+        Ok(write_line(&stream, LOOK).is_ok().then_some(process))
     }
 
     /// Listens on the name.

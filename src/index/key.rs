@@ -3,7 +3,7 @@
 //! guess, never a wrong answer).
 
 use forebay_base::ShardIndex;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Secret of this process. Keys are made from client text, so an unkeyed hash could be flooded.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +33,10 @@ impl BlockKey {
     /// Key of the root of a tree.
     #[must_use]
     pub fn root(seed: KeySeed, name: &RootName<'_>) -> Self {
-        let mut key =
-            Self::non_zero(xxh3_64_with_seed(&name.block_size_tokens.to_le_bytes(), seed.0));
+        let mut key = Self::non_zero(XxHash3_64::oneshot_with_seed(
+            seed.0,
+            &name.block_size_tokens.to_le_bytes(),
+        ));
         // Each part is hashed by itself: different parts could join to the same text.
         for part in [name.model, name.lora] {
             key = key.child(seed, part.as_bytes());
@@ -52,7 +54,7 @@ impl BlockKey {
     /// Key of the path `self` extended by a block of these bytes.
     #[must_use]
     pub fn child(self, seed: KeySeed, block_bytes: &[u8]) -> Self {
-        self.child_of_hash(xxh3_64_with_seed(block_bytes, seed.0))
+        self.child_of_hash(XxHash3_64::oneshot_with_seed(seed.0, block_bytes))
     }
 
     /// Key of a path of guesses: takes less than half of the instructions of [`BlockKey::child`],
@@ -63,7 +65,7 @@ impl BlockKey {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
-    /// [`BlockKey::child`] from the block's own hash (`xxh3_64` of its bytes under the seed), which
+    /// [`BlockKey::child`] from the block's own hash (`XxHash3_64` of its bytes under the seed), which
     /// depends on no parent.
     #[must_use]
     pub fn child_of_hash(self, block_hash: u64) -> Self {

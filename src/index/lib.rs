@@ -37,7 +37,7 @@ pub use roots::{BlockRoot, GuessRoots, ModelRoots};
 pub use routed::{GuessKind, RoutedPrompt};
 pub use slice::SliceWriter;
 pub use table::Shape;
-pub use window::{WINDOWS_MAX, Window, WindowedRank};
+pub use window::{OddBlocks, WINDOWS_MAX, Window, WindowedRank};
 
 use forebay_base::ShardIndex;
 use hasher::BlockHasher;

@@ -106,13 +106,13 @@ impl Overlaps {
         self.best.len().div_ceil(64)
     }
 
-    /// Records the resumable overlap of each rank under the number of its first window. Overlaps
-    /// that a walk found under the numbers of windows are replaced: alone they mean nothing.
+    /// Records the resumable overlap of each rank under the first of its further numbers. Overlaps
+    /// that a walk found under these numbers are replaced: alone they mean nothing.
     pub(super) fn record_points(&mut self, ranks: &[WindowedRank]) {
         for (place, rank) in ranks.iter().enumerate() {
             let mut point = self.points.get(place).copied().unwrap_or_default();
-            for window in rank.windows.iter().flatten() {
-                self.set(window.number, std::mem::take(&mut point));
+            for number in rank.numbers() {
+                self.set(number, std::mem::take(&mut point));
             }
         }
     }

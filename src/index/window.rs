@@ -25,12 +25,33 @@ pub struct Window {
     pub block_count: u16,
 }
 
-/// A rank with windows; the first element is never `None`.
+/// Blocks of a rank in another size than the rank's usual blocks, recorded under a number of their
+/// own. The overlap of such a rank counts units: its smaller size has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OddBlocks {
+    /// Number for the blocks of the other size.
+    pub number: RankIndex,
+    /// Units of such a block.
+    pub units: u16,
+    /// Units of a usual block.
+    pub usual_units: u16,
+}
+
+/// A rank that a walk follows by more than its own number: it has windows, or blocks of two sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowedRank {
     /// Number for the blocks that its other layers hold.
     pub rank: RankIndex,
     pub windows: [Option<Window>; WINDOWS_MAX],
+    pub odd: Option<OddBlocks>,
+}
+
+impl WindowedRank {
+    /// Numbers beside the rank's own. The overlap of the rank is recorded under the first.
+    pub fn numbers(&self) -> impl Iterator<Item = RankIndex> + '_ {
+        let windows = self.windows.iter().flatten().map(|window| window.number);
+        windows.chain(self.odd.iter().map(|odd| odd.number))
+    }
 }
 
 /// The ranks with windows in a walk.
@@ -50,6 +71,8 @@ pub(super) struct Trail {
     place: usize,
     /// Blocks in a row that each window has before the next run, at most `block_count`.
     in_row: [u16; WINDOWS_MAX],
+    /// Blocks of the other size so far.
+    odd_count: u32,
 }
 
 impl WindowedRanks<'_> {
@@ -81,11 +104,13 @@ impl WindowedRanks<'_> {
                 return false;
             };
             let held = held_count(mask_of(view, rank.rank), view.matched);
-            if let Some(found) = self.resume(view, before, trail.goods(view, rank), held)
-                && (found.bytes, found.blocks) > (point.bytes, point.blocks)
-            {
-                *point = found;
+            if let Some(found) = self.resume(view, before, trail.goods(view, rank), held) {
+                let found = trail.in_units(view, rank, found, before);
+                if (found.bytes, found.blocks) > (point.bytes, point.blocks) {
+                    *point = found;
+                }
             }
+            trail.odd_count += odd_count(view, rank, held);
             held == view.block_count
         });
     }
@@ -107,7 +132,24 @@ impl Trail {
     /// At the root no block is needed, so all windows are whole.
     fn at_root(place: usize, rank: &WindowedRank) -> Self {
         let blocks = |window: Option<Window>| window.map_or(0, |window| window.block_count);
-        Self { place, in_row: rank.windows.map(blocks) }
+        Self { place, in_row: rank.windows.map(blocks), odd_count: 0 }
+    }
+
+    /// An overlap that ends in a run, in units where the rank has blocks of two sizes.
+    fn in_units(
+        &self,
+        view: &RunView,
+        rank: &WindowedRank,
+        found: Overlap,
+        before: Overlap,
+    ) -> Overlap {
+        let Some(odd) = rank.odd else { return found };
+        let in_run = usize::try_from(found.blocks - before.blocks).unwrap_or(0);
+        let odd_count = self.odd_count + odd_count(view, rank, in_run);
+        let usual_count = found.blocks.saturating_sub(odd_count);
+        let of_odd = odd_count.saturating_mul(u32::from(odd.units));
+        let blocks = usual_count.saturating_mul(u32::from(odd.usual_units)).saturating_add(of_odd);
+        Overlap { blocks, ..found }
     }
 
     /// Advances the trail by a run. Returns the blocks behind which every window is whole, as bits.
@@ -119,6 +161,11 @@ impl Trail {
         }
         goods
     }
+}
+
+/// Blocks of the other size among the first `count` of a run.
+fn odd_count(view: &RunView, rank: &WindowedRank, count: usize) -> u32 {
+    rank.odd.map_or(0, |odd| (mask_of(view, odd.number) & low_bits(count)).count_ones())
 }
 
 /// Blocks, of the first `matched`, that end a long enough row, as bits. `in_row`: length of the row
@@ -247,7 +294,7 @@ mod tests {
                 let window = |block_count| Window { number: NUMBERS[at], block_count };
                 self.needs[at].map(window)
             };
-            [WindowedRank { rank: RANK, windows: [place(0), place(1)] }]
+            [WindowedRank { rank: RANK, windows: [place(0), place(1)], odd: None }]
         }
 
         fn found(&self, text: &[u8]) -> Overlap {
@@ -327,6 +374,51 @@ mod tests {
                     text.extend(vec![b'.'; more]);
                     prop_assert_eq!(rig.found(&text), rig.expected(&text), "{}", blocks);
                 }
+            }
+        }
+    }
+
+    /// vllm#49125: whole blocks, then parts of a block. The overlap counts parts, in each branch and
+    /// across runs.
+    #[test]
+    fn blocks_of_two_sizes_are_counted_in_units() {
+        const ODD: RankIndex = RankIndex(1_000);
+        for windows in
+            [[None, None], [Some(Window { number: RankIndex(900), block_count: 1 }), None]]
+        {
+            let mut rig = Rig::new([None, None]);
+            let long = text(b'a', 200, 150);
+            let forked = text(b'b', 50, 150);
+            for (text, most) in [(&long, 100_usize), (&forked, 53)] {
+                for blocks in 1..=most {
+                    let path = &text[..blocks * 4];
+                    rig.store(RANK, path);
+                    let key = Rig::keys(path).1;
+                    if blocks > most - 3 {
+                        rig.writer.apply(ODD, KvOp::Hold { key });
+                    }
+                    if windows[0].is_some() {
+                        rig.writer.apply(RankIndex(900), KvOp::Hold { key });
+                    }
+                }
+            }
+            let odd = OddBlocks { number: ODD, units: 1, usual_units: 4 };
+            let rank = [WindowedRank { rank: RANK, windows, odd: Some(odd) }];
+            let found = |text: &[u8]| {
+                let mut out = Overlaps::new(1_024);
+                rig.reader.overlap_of_windows(Rig::root(), text, &rank, &mut out);
+                out.get(rank[0].numbers().next().unwrap())
+            };
+            for (text, blocks, units) in [
+                (&long[..], 100, 97 * 4 + 3),
+                (&long[..99 * 4 + 1], 99, 97 * 4 + 2),
+                (&long[..40 * 4 + 1], 40, 40 * 4),
+                (&forked[..], 53, 50 * 4 + 3),
+                // The last token is computed, so its block does not count.
+                (&long[..99 * 4], 98, 97 * 4 + 1),
+            ] {
+                let bytes = blocks * u32::from(BLOCK_BYTES);
+                assert_eq!(found(text), Overlap { blocks: units, bytes }, "{blocks} {windows:?}");
             }
         }
     }

@@ -41,7 +41,7 @@ pub use pool::PoolBlocks;
 pub use ranks::rank::{MessageProgress, MessageResult, RankFeed, RankState};
 pub use ranks::rank_copy::{BlocksCopy, Groups, RestoredBlocks};
 pub use ranks::restore::FeedRestore;
-pub use ranks::restore_builder::{Left, RestoreBuilder};
+pub use ranks::restore_builder::{OmittedEntries, RestoreBuilder};
 pub use ranks::sequence::BatchArrival;
 pub use ranks::shared_state::{SharedPool, SharedState};
 pub use ranks::text_fit::TextFit;

@@ -409,6 +409,7 @@ impl TierNumbers for Numbers {
             Tree::Tier(Tier::Host) => 900,
             Tree::Tier(_) => 901,
             Tree::Window(place) => 902 + u16::try_from(place).unwrap(),
+            Tree::Odd => 910,
         }))
     }
 }

@@ -84,6 +84,12 @@ impl LinkWriter {
         self.sender.is_flushed()
     }
 
+    /// Bytes wait for room in the socket, or will have to; see [`Sender::is_behind`].
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.sender.is_behind()
+    }
+
     /// Takes as much as there is room for; see [`Sender::try_send`]. [`Self::flush`] sends the rest
     /// of the taken bytes.
     ///

@@ -2,7 +2,7 @@
 //! the readings of other ranks.
 
 use forebay_base::limits::RANKS_MAX;
-use forebay_fleet::worker::LoadReading;
+use forebay_board::LoadReading;
 
 /// Largest accepted number of requests on a rank: far above what an engine can hold.
 const REQUESTS_MAX: f64 = 1e6;

@@ -6,10 +6,10 @@
 use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{
-    FirstTokenCounts, FleetSnapshot, LearnedLimits, LoadBoard, LoadReading, LoadReport,
-    LoadReports, OwnLoad,
+use forebay_board::{
+    FirstTokenCounts, LearnedLimits, LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad,
 };
+use forebay_fleet::worker::FleetSnapshot;
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -307,7 +307,7 @@ impl ReportState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::TokenProgress;
+    use forebay_board::TokenProgress;
 
     #[test]
     fn requests_that_pile_up_are_no_move() {

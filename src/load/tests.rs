@@ -3,10 +3,9 @@
 use super::readings::{ReadFault, Readings};
 use super::{read_load_stat, read_loads, read_metrics};
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::{LearnedLimits, LoadBoard, LoadReading, OwnLoad, TokenProgress};
 use forebay_fleet::worker::test_support::{rank, worker};
-use forebay_fleet::worker::{
-    FleetSnapshot, LearnedLimits, LimitSource, LoadBoard, LoadReading, OwnLoad, Rank, TokenProgress,
-};
+use forebay_fleet::worker::{FleetSnapshot, LimitSource, Rank};
 use proptest::prelude::*;
 
 /// Recorded message of SGLang 0.5.19.

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Sends on a socket.
 #[derive(Debug)]
@@ -20,7 +20,14 @@ pub struct Sender {
     flow: Rc<RefCell<Outflow>>,
     /// Bytes behind the bytes of the previous send.
     next: Option<Vec<u8>>,
+    /// Length of the last buffer.
+    last_bytes: usize,
+    /// A send has waited for room in the socket since the last flush: the peer reads slowly.
+    has_waited: bool,
 }
+
+/// Most bytes that an empty socket takes at once: the kernel's initial send buffer (`tcp_wmem`).
+const PROMPT_BYTES_MAX: usize = 16 << 10;
 
 /// End of a wait for a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +40,13 @@ enum SendEnd {
 
 impl Sender {
     pub(crate) fn new(link: Rc<Driven>) -> Self {
-        Self { link, flow: Rc::default(), next: None }
+        Self { link, flow: Rc::default(), next: None, last_bytes: 0, has_waited: false }
     }
 
     /// Begins to send all of `bytes`. Only after [`Self::poll_sent`] of the previous bytes.
     pub fn start(&mut self, bytes: Vec<u8>) {
         debug_assert!(self.next.is_none(), "one buffer at a time");
+        self.last_bytes = bytes.len();
         let mut flow = self.flow.borrow_mut();
         match flow.state {
             SendState::Idle => flow.state = begin(&self.link, &self.flow, bytes),
@@ -60,11 +68,22 @@ impl Sender {
     /// # Errors
     /// The send failed.
     pub fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        self.poll_until(SendEnd::InKernel, cx)
+        let flushed = ready!(self.poll_until(SendEnd::InKernel, cx));
+        self.has_waited = false;
+        Poll::Ready(flushed)
+    }
+
+    /// Bytes wait for room in the socket, or will have to: the peer has not read enough. False for
+    /// the short end of an answer to a peer that keeps up, so that such an answer costs no wait.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        let is_posted = matches!(self.flow.borrow().state, SendState::Posted);
+        let has_room = is_posted && !self.has_waited && self.last_bytes <= PROMPT_BYTES_MAX;
+        !self.is_flushed() && (self.next.is_some() || !has_room)
     }
 
     fn poll_until(&mut self, end: SendEnd, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        let Self { link, flow: shared, next } = self;
+        let Self { link, flow: shared, next, has_waited, .. } = self;
         let mut flow = shared.borrow_mut();
         loop {
             let finished = match std::mem::take(&mut flow.state) {
@@ -77,6 +96,7 @@ impl Sender {
                 SendState::Blocked { bytes, sent_bytes } => {
                     let Driven::Edges(source) = &**link else { return Poll::Pending };
                     if source.poll_writable(cx).is_pending() {
+                        *has_waited = true;
                         flow.state = SendState::Blocked { bytes, sent_bytes };
                         return Poll::Pending;
                     }
@@ -93,6 +113,7 @@ impl Sender {
                     {
                         uring.borrow_mut().await_posted();
                     }
+                    *has_waited |= matches!(under_way, SendState::UnderWay(_));
                     flow.state = under_way;
                     keep_waker(&mut flow.waker, cx);
                     return Poll::Pending;

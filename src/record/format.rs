@@ -32,7 +32,7 @@
 use forebay_snapshot::framing::NumberReader;
 use std::fmt;
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Version of new recordings. Version 1 can be read too.
 pub const VERSION: u16 = 2;
@@ -199,7 +199,7 @@ impl RecordingHeader {
         header.extend_from_slice(&list_bytes.to_le_bytes());
         header.extend_from_slice(&self.started_unix_ns.to_le_bytes());
         header.append(&mut list);
-        header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
+        header.extend_from_slice(&XxHash3_64::oneshot(&header).to_le_bytes());
         out.append(&mut header);
         Ok(())
     }
@@ -231,7 +231,7 @@ impl RecordingHeader {
         else {
             return Ok(None);
         };
-        if xxh3_64(covered) != u64::from_le_bytes(*checksum) {
+        if XxHash3_64::oneshot(covered) != u64::from_le_bytes(*checksum) {
             return Err(damaged);
         }
         let mut reader = NumberReader(covered.get(FIXED_BYTES..).unwrap_or_default());

@@ -30,5 +30,5 @@ pub use ladder::{HitLadder, LadderMaker, LadderSurvey, RUNGS, STEPS};
 pub use message::{FRAMES_MAX, RecordedMessage};
 pub use publish::{PublishError, PublishTotals, Publisher, Speed};
 pub use rebuild::{RebuiltIndex, TokenText};
-pub use recorder::{RecordError, RecordSource, Recorded, RequestSource, record};
+pub use recorder::{RecordError, RecordSource, RecordingTotals, RequestSource, record};
 pub use request_note::{RankEntry, RequestEnd, RequestNote, RequestStart, RequestUsage};

@@ -144,6 +144,8 @@ impl RebuiltIndex {
             let number = match tree {
                 Tree::Tier(tier) => (tier == Tier::Device).then_some(rank),
                 Tree::Window(_) if ops.is_empty() => continue,
+                // A recording compares blocks, not tokens.
+                Tree::Odd => None,
                 Tree::Window(place) => window_number(windows, feeds.len(), rank, place),
             };
             let Some(number) = number else {
@@ -183,7 +185,7 @@ impl RebuiltIndex {
                 let number = position.map_or(Some(NO_RANK), number_at)?;
                 *window = Some(Window { number, block_count });
             }
-            Some(WindowedRank { rank, windows })
+            Some(WindowedRank { rank, windows, odd: None })
         })
     }
 

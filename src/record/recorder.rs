@@ -45,7 +45,7 @@ pub struct RequestSource {
 
 /// Totals of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordingTotals {
     /// Messages by source; notes of requests come last.
     pub messages: Vec<u64>,
     /// Bytes of all frames.
@@ -78,7 +78,7 @@ pub async fn record(
     requests: Option<RequestSource>,
     path: &Path,
     stop: impl Future<Output = ()>,
-) -> Result<Recorded, RecordError> {
+) -> Result<RecordingTotals, RecordError> {
     let of_file =
         |cause| RecordError::File { path: path.display().to_string(), cause: explained(cause) };
     let name = |source: &RecordSource| SourceName {
@@ -98,7 +98,8 @@ pub async fn record(
     };
     let clock = Clock::start();
     let mut writer = FileWriter::create(path, &header).map_err(of_file)?;
-    let mut recorded = Recorded { messages: vec![0; header.sources.len()], ..Recorded::default() };
+    let mut recorded =
+        RecordingTotals { messages: vec![0; header.sources.len()], ..RecordingTotals::default() };
     let (sink, mut received) = mpsc::channel(WAITING_MAX);
     let followers = (0_u16..).zip(sources).map(|(number, source)| {
         let follower = Follower { number, source: source.clone(), clock, sink: sink.clone() };
@@ -150,7 +151,7 @@ async fn forward_notes(
 async fn write(
     received: &mut mpsc::Receiver<RecordedBatch>,
     writer: &mut FileWriter,
-    recorded: &mut Recorded,
+    recorded: &mut RecordingTotals,
 ) -> io::Result<()> {
     let mut flush = interval(FLUSH_PERIOD);
     loop {
@@ -164,7 +165,7 @@ async fn write(
 fn put(
     received: &RecordedBatch,
     writer: &mut FileWriter,
-    recorded: &mut Recorded,
+    recorded: &mut RecordingTotals,
 ) -> io::Result<()> {
     let frames: Vec<&[u8]> = received.frames.iter().map(Vec::as_slice).collect();
     let message =

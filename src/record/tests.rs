@@ -196,7 +196,7 @@ fn the_version_before_is_read() {
     old.extend(u32::try_from(list.len()).unwrap().to_le_bytes());
     old.extend(7_u64.to_le_bytes());
     old.extend(list);
-    old.extend(xxhash_rust::xxh3::xxh3_64(&old).to_le_bytes());
+    old.extend(twox_hash::XxHash3_64::oneshot(&old).to_le_bytes());
     let (header, used) = RecordingHeader::decode(&old).unwrap().unwrap();
     assert_eq!((used, header.started_unix_ns, header.events_count()), (old.len(), 7, 1));
     assert_eq!(header.sources[0].endpoint, "tcp://a:1");

@@ -34,11 +34,11 @@
 //! When replicas join, leave or reconnect, the limit may be exceeded by their existing requests
 //! until these have ended.
 
-use super::divide::{Wish, divide};
+use super::divide::{ReplicaDemand, divide};
 use super::wire::ReplicaId;
 use forebay_base::NanosSinceStart;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// A replica that disagrees on the steward for this long is left out; its claim still counts.
 const DISAGREED_MAX: Duration = Duration::from_secs(3);
@@ -74,7 +74,7 @@ pub(crate) struct SharedLimit {
 
 /// This replica's usage and demand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnUsage {
     pub(crate) id: ReplicaId,
     pub(crate) limit: SharedLimit,
     pub(crate) held: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Own {
 
 /// Last report of another replica that has a limit there too.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherReport {
     pub(crate) id: ReplicaId,
     pub(crate) held: u64,
     pub(crate) claim: u64,
@@ -122,7 +122,7 @@ pub(crate) fn steward(
         let (left, right) = bytes.split_at_mut(8);
         left.copy_from_slice(&rank_hash.to_le_bytes());
         right.copy_from_slice(&replica.0.to_le_bytes());
-        (xxh3_64(&bytes), *replica)
+        (XxHash3_64::oneshot(&bytes), *replica)
     };
     replicas.max_by_key(weight)
 }
@@ -136,7 +136,12 @@ impl Account {
     /// A turn: processes the other replicas' reports, decides, and returns this replica's report.
     /// Calls must be some milliseconds apart, so that requests admitted under the old allowance are
     /// in `held`.
-    pub(crate) fn turn(&mut self, own: &Own, rank_hash: u64, others: &[Other]) -> AccountReport {
+    pub(crate) fn turn(
+        &mut self,
+        own: &OwnUsage,
+        rank_hash: u64,
+        others: &[OtherReport],
+    ) -> AccountReport {
         let claim_before = own.held.max(self.allowed);
         let ids = others.iter().map(|other| other.id).chain([own.id]);
         let by = steward(rank_hash, ids).unwrap_or(own.id);
@@ -161,7 +166,7 @@ impl Account {
         }
     }
 
-    fn follow(&mut self, own: &Own, others: &[Other], by: ReplicaId) {
+    fn follow(&mut self, own: &OwnUsage, others: &[OtherReport], by: ReplicaId) {
         self.seats.clear();
         let granted = others.iter().find(|other| other.id == by).and_then(|other| other.grant);
         match granted {
@@ -179,7 +184,7 @@ impl Account {
         }
     }
 
-    fn lead(&mut self, own: &Own, others: &[Other], claim_before: u64) {
+    fn lead(&mut self, own: &OwnUsage, others: &[OtherReport], claim_before: u64) {
         self.seats.retain(|seat| others.iter().any(|other| other.id == seat.replica));
         for other in others {
             self.hear(own.id, other);
@@ -193,12 +198,14 @@ impl Account {
         }
         let outside = others.iter().filter(|other| other.by != own.id);
         let outside = outside.fold(0_u64, |sum, other| sum.saturating_add(other.claim));
-        let inside: Vec<&Other> = others.iter().filter(|other| other.by == own.id).collect();
-        let mut wishes = vec![Wish { want: own.want, held: own.held }];
-        wishes.extend(inside.iter().map(|other| Wish { want: other.want, held: other.held }));
+        let inside: Vec<&OtherReport> = others.iter().filter(|other| other.by == own.id).collect();
+        let mut wishes = vec![ReplicaDemand { want: own.want, held: own.held }];
+        wishes.extend(
+            inside.iter().map(|other| ReplicaDemand { want: other.want, held: other.held }),
+        );
         let shares = divide(own.limit.all.saturating_sub(outside), &wishes);
         let own_share = shares.first().copied().unwrap_or(0).min(own.limit.each);
-        let targets: Vec<(&Other, u64)> = inside
+        let targets: Vec<(&OtherReport, u64)> = inside
             .into_iter()
             .zip(shares.iter().skip(1).map(|share| *share.min(&own.limit.each)))
             .collect();
@@ -207,7 +214,7 @@ impl Account {
     }
 
     /// Updates a replica's claim from its report.
-    fn hear(&mut self, id: ReplicaId, other: &Other) {
+    fn hear(&mut self, id: ReplicaId, other: &OtherReport) {
         let position = self.seats.iter().position(|seat| seat.replica == other.id);
         let known = position.and_then(|position| self.seats.get_mut(position));
         let fresh = ReplicaClaim {
@@ -229,10 +236,10 @@ impl Account {
     /// Reduces excess grants, and grants the remainder.
     fn give(
         &mut self,
-        own: &Own,
+        own: &OwnUsage,
         claim_before: u64,
         own_share: u64,
-        targets: &[(&Other, u64)],
+        targets: &[(&OtherReport, u64)],
         capacity: u64,
     ) {
         let of = |replica: ReplicaId| targets.iter().find(|(other, _)| other.id == replica);
@@ -294,14 +301,14 @@ mod tests {
     const ME: ReplicaId = ReplicaId(1);
     const IT: ReplicaId = ReplicaId(2);
 
-    fn own(held: u64, want: u64, next_seq: u64) -> Own {
+    fn own(held: u64, want: u64, next_seq: u64) -> OwnUsage {
         let now = NanosSinceStart(0);
         let limit = SharedLimit { each: 4, all: 4 };
-        Own { id: ME, limit, held, want, unheard_max: None, knows_all: true, next_seq, now }
+        OwnUsage { id: ME, limit, held, want, unheard_max: None, knows_all: true, next_seq, now }
     }
 
-    fn other(claim: u64, want: u64, by: ReplicaId) -> Other {
-        Other { id: IT, held: 0, claim, want, by, grant: None, obeys_seq: 0 }
+    fn other(claim: u64, want: u64, by: ReplicaId) -> OtherReport {
+        OtherReport { id: IT, held: 0, claim, want, by, grant: None, obeys_seq: 0 }
     }
 
     /// A hash for which this one is the steward of the two.
@@ -314,7 +321,7 @@ mod tests {
         let mut account = Account::default();
         let told = account.turn(&own(0, 0, 1), 7, &[]);
         assert_eq!((account.allowed(), told.claim, told.by), (4, 4, ME));
-        let joining = Own { unheard_max: Some(1), ..own(0, 0, 2) };
+        let joining = OwnUsage { unheard_max: Some(1), ..own(0, 0, 2) };
         account.turn(&joining, 7, &[]);
         assert_eq!(account.allowed(), 1, "not before it knows that it is alone");
     }
@@ -334,13 +341,13 @@ mod tests {
         // Now this one wants half; the other has 4 until it says otherwise.
         let told = account.turn(&own(0, 2, 5), hash, &[other(4, 4, ME)]);
         assert_eq!((account.allowed(), told.grants), (0, vec![(IT, 2)]));
-        let late = Other { obeys_seq: 4, ..other(0, 4, ME) };
+        let late = OtherReport { obeys_seq: 4, ..other(0, 4, ME) };
         account.turn(&own(0, 2, 6), hash, &[late]);
         assert_eq!(account.allowed(), 0, "it may not have heard of the smaller grant");
-        let heard = Other { obeys_seq: 5, ..other(3, 4, ME) };
+        let heard = OtherReport { obeys_seq: 5, ..other(3, 4, ME) };
         account.turn(&own(0, 2, 7), hash, &[heard]);
         assert_eq!(account.allowed(), 1, "heard, and three requests go on");
-        account.turn(&own(1, 2, 8), hash, &[Other { claim: 2, ..heard }]);
+        account.turn(&own(1, 2, 8), hash, &[OtherReport { claim: 2, ..heard }]);
         assert_eq!(account.allowed(), 2);
     }
 
@@ -348,7 +355,7 @@ mod tests {
     fn a_follower_obeys_its_steward_alone() {
         let hash = hash_of(IT);
         let mut account = Account::default();
-        let says = |grant| Other { grant, ..other(4, 0, IT) };
+        let says = |grant| OtherReport { grant, ..other(4, 0, IT) };
         let told = account.turn(&own(0, 4, 1), hash, &[says(None)]);
         assert_eq!((account.allowed(), told.by), (0, IT));
         account.turn(&own(0, 4, 2), hash, &[says(Some(3))]);
@@ -364,8 +371,9 @@ mod tests {
         let hash = hash_of(ME);
         let mut account = Account::default();
         let limit = SharedLimit { each: 1_000, all: 1_000 };
-        let own = |held, seq| Own { limit, ..own(held, 500, seq) };
-        let says = |held, claim, obeys_seq| Other { held, obeys_seq, ..other(claim, 500, ME) };
+        let own = |held, seq| OwnUsage { limit, ..own(held, 500, seq) };
+        let says =
+            |held, claim, obeys_seq| OtherReport { held, obeys_seq, ..other(claim, 500, ME) };
         for seq in 1..3 {
             account.turn(&own(0, seq), hash, &[says(0, 0, 0)]);
         }
@@ -394,7 +402,7 @@ mod tests {
         let stubborn = other(1, 4, IT);
         account.turn(&own(0, 4, 1), hash, &[stubborn]);
         assert_eq!(account.allowed(), 0);
-        let later = Own { now: NanosSinceStart(3_000_000_000), ..own(0, 4, 2) };
+        let later = OwnUsage { now: NanosSinceStart(3_000_000_000), ..own(0, 4, 2) };
         account.turn(&later, hash, &[stubborn]);
         assert_eq!(account.allowed(), 3, "its claim is left to it");
     }
@@ -407,8 +415,8 @@ mod tests {
             let limit = SharedLimit { each: 4, all };
             let mut grant = 0;
             for seq in 1..6 {
-                let mine = Own { limit, ..own(0, wants[0], seq) };
-                let told = Other { obeys_seq: seq - 1, ..other(grant, wants[1], ME) };
+                let mine = OwnUsage { limit, ..own(0, wants[0], seq) };
+                let told = OtherReport { obeys_seq: seq - 1, ..other(grant, wants[1], ME) };
                 let report = account.turn(&mine, hash, &[told]);
                 grant = report.grants.first().map_or(0, |(_, granted)| *granted);
             }

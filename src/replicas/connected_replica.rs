@@ -5,7 +5,8 @@ use super::local::LocalView;
 use super::replica::{Outgoing, Replica};
 use super::tenants::is_use;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
+use forebay_board::LoadBoard;
+use forebay_fleet::worker::FleetSnapshot;
 use std::sync::Arc;
 
 /// A router among its replicas.

@@ -6,7 +6,7 @@ const RESERVE: u64 = 16;
 
 /// Demand of a replica.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct ReplicaDemand {
     /// Most that it could use; above the limit: it needs the whole limit.
     pub(crate) want: u64,
     pub(crate) held: u64,
@@ -14,14 +14,14 @@ pub(crate) struct Wish {
 
 /// Shares of the limit; in sum at most `max`, but at least 1 each. A small demand is met, the other
 /// replicas get equal shares (max-min fair), and the rest is spread evenly as reserve.
-pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
+pub(crate) fn divide(max: u64, wishes: &[ReplicaDemand]) -> Vec<u64> {
     let count = u64::try_from(wishes.len()).unwrap_or(u64::MAX).max(1);
     if let Some(alone) = needs_all(max, wishes) {
         return (0..wishes.len()).map(|at| if at == alone { max } else { 0 }).collect();
     }
     let capacity = max.max(count);
     let reserve = max / count / RESERVE;
-    let demand = |wish: &Wish| wish.want.min(max).max(reserve);
+    let demand = |wish: &ReplicaDemand| wish.want.min(max).max(reserve);
     let mut order: Vec<usize> = (0..wishes.len()).collect();
     order.sort_by_key(|&at| wishes.get(at).map(demand));
     let mut shares = vec![0; wishes.len()];
@@ -44,7 +44,7 @@ pub(crate) fn divide(max: u64, wishes: &[Wish]) -> Vec<u64> {
 
 /// The replica that gets the whole limit: every other replica has no usage, and either no demand or
 /// the same demand at a later position.
-fn needs_all(max: u64, wishes: &[Wish]) -> Option<usize> {
+fn needs_all(max: u64, wishes: &[ReplicaDemand]) -> Option<usize> {
     let greedy = wishes.iter().position(|wish| wish.want > max)?;
     let mut others =
         wishes.iter().enumerate().filter(|(at, _)| *at != greedy).map(|(_, wish)| wish);
@@ -57,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn shares(max: u64, wants: &[u64]) -> Vec<u64> {
-        let wish = |&want: &u64| Wish { want, held: want.min(1) };
+        let wish = |&want: &u64| ReplicaDemand { want, held: want.min(1) };
         divide(max, &wants.iter().map(wish).collect::<Vec<_>>())
     }
 
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn a_request_larger_than_all_shares_gets_the_rank_when_it_is_empty() {
-        let idle = Wish::default();
-        let all = Wish { want: 1_001, held: 0 };
+        let idle = ReplicaDemand::default();
+        let all = ReplicaDemand { want: 1_001, held: 0 };
         assert_eq!(divide(1_000, &[idle, all, idle]), [0, 1_000, 0]);
         assert_eq!(divide(1_000, &[all, all]), [1_000, 0], "one after the other");
-        let busy = Wish { want: 100, held: 50 };
+        let busy = ReplicaDemand { want: 100, held: 50 };
         assert_eq!(divide(1_000, &[busy, all]), [100, 900]);
     }
 

@@ -33,10 +33,10 @@ mod wire;
 
 pub use connected_replica::{ConnectedReplica, ReplicaTurn};
 pub use figures::{MessageCount, PeerFigures, RankFigures, ReplicaFigures};
-pub use own_load::{Elsewhere, KvInUse, Local, LocalRank, LocalWindow};
+pub use own_load::{ForeignUsage, KvInUse, Local, LocalRank, LocalWindow};
 pub use replica::{Outgoing, Replica};
 pub use task::Replicas;
-pub use transports::inbound::Received;
+pub use transports::inbound::InboundMessage;
 pub use transports::message_lines::{LineTooLong, MessageLines};
 pub use transports::message_readers::{MessageStream, SubscribeRefused};
 pub use wire::{MessageKind, ReplicaId, WindowLeg};

@@ -1,15 +1,14 @@
 //! The bridge to the load board: reads this router's load from it, and writes the load of other
 //! replicas to it.
 
-use super::own_load::{Elsewhere, KvInUse, Local, LocalRank, LocalWindow};
+use super::own_load::{ForeignUsage, KvInUse, Local, LocalRank, LocalWindow};
 use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_board::{KvReport, LoadBoard, QueueCell, WindowOrigin};
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{
-    FleetSnapshot, KvReport, LoadBoard, QueueCell, WindowOrigin, WorkerState,
-};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +33,7 @@ pub(crate) struct LocalView {
     fleet: Arc<FleetSnapshot>,
     /// Usable ranks that share a rank's queue.
     sharing: Vec<u64>,
-    written: Vec<Elsewhere>,
+    written: Vec<ForeignUsage>,
     windows: HashMap<PoolIndex, NanosSinceStart>,
     /// Other replicas' usage of tenants' limits.
     shared: TenantShare,
@@ -167,7 +166,7 @@ impl LocalView {
     /// Writes other replicas' part of each rank for the shards, and wakes waiting requests if it
     /// has shrunk.
     pub(crate) fn write_elsewhere(&mut self, replica: &Replica, ranks: &[LocalRank]) {
-        self.written.resize(ranks.len().max(self.written.len()), Elsewhere::default());
+        self.written.resize(ranks.len().max(self.written.len()), ForeignUsage::default());
         for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
             let elsewhere = replica.elsewhere(position, local);
             let Some(index) = RankIndex::try_from_index(position) else { continue };
@@ -218,9 +217,8 @@ impl LocalView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::{
-        LoadReading, QueueDemand, QueueLimits, Rank, RoomDemand, RoomLimits, test_support,
-    };
+    use forebay_board::{LoadReading, QueueDemand, QueueLimits};
+    use forebay_fleet::worker::{Rank, RoomDemand, RoomLimits, test_support};
 
     const RANK: RankIndex = RankIndex(0);
 

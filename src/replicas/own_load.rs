@@ -54,7 +54,7 @@ pub struct LocalWindow {
 
 /// Usage of a rank by other replicas, for the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct ForeignUsage {
     /// Requests in flight there.
     pub places: u64,
     /// Tokens in the rank's KV cache.

@@ -26,7 +26,7 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     pub(crate) heard_at: NanosSinceStart,
     pub(crate) first_heard_at: NanosSinceStart,
-    pub(crate) heard: Heard,
+    pub(crate) heard: MessageSequences,
     /// Replicas whose messages it receives.
     hears: Vec<ReplicaId>,
     /// By the position of the rank in this process.
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
 
 /// Sequence numbers of messages in both directions.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct MessageSequences {
     /// Sequence number of its last message.
     seq: u64,
     /// Up to this message all its messages were received.
@@ -181,7 +181,7 @@ impl Peer {
             name: String::new(),
             heard_at: now,
             first_heard_at: now,
-            heard: Heard::default(),
+            heard: MessageSequences::default(),
             hears: Vec::new(),
             ranks: Vec::new(),
             windows: PeerWindows::default(),
@@ -229,7 +229,7 @@ impl Peer {
     }
 }
 
-impl Heard {
+impl MessageSequences {
     /// Records a message; true if no message before it is missing. After a gap the message is
     /// applied, but the lost message may matter: only the next full message closes the gap.
     fn is_whole(&mut self, message: &Message) -> bool {

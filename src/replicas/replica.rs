@@ -1,9 +1,9 @@
 //! The state machine of a replica, without sockets and clocks: messages and turns in, messages and
 //! allowances out.
 
-use super::account::{Account, AccountReport, Other, Own, SharedLimit, steward};
+use super::account::{Account, AccountReport, OtherReport, OwnUsage, SharedLimit, steward};
 use super::overcount::{CountedUse, Overcount};
-use super::own_load::{Elsewhere, Local, LocalRank, LocalWindow};
+use super::own_load::{ForeignUsage, Local, LocalRank, LocalWindow};
 use super::peers::{GONE_AFTER, PeerChange, PeerRank, PeerUse, Peers};
 use super::tally::{MessageOutcome, Tally};
 use super::wire::{Message, MessageKind, RankWord, ReplicaId, UseWord, WindowLeg, WindowWord};
@@ -11,7 +11,7 @@ use forebay_base::NanosSinceStart;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Interval of full reports.
 const FULL_PERIOD: Duration = Duration::from_secs(1);
@@ -148,7 +148,7 @@ impl Replica {
         self.ranks.push(ReplicaRank {
             worker: Arc::clone(worker),
             dp,
-            hash: xxh3_64(&name),
+            hash: XxHash3_64::oneshot(&name),
             heard_of_by: now.plus(ANSWER_TIME_MAX),
             places: Account::default(),
             kv: Account::default(),
@@ -356,7 +356,7 @@ impl Replica {
         let is_unheard = now < if nobody { alone_at } else { rank.heard_of_by };
         rank.overcount.observe(local.kv_in_use, counted);
         let kv_max = rank.overcount.limit(local.kv.max, replicas, now);
-        let own = |of: &Local, all: u64, unheard_max: u64| Own {
+        let own = |of: &Local, all: u64, unheard_max: u64| OwnUsage {
             id,
             limit: SharedLimit { each: of.max, all },
             held: of.held,
@@ -393,10 +393,10 @@ impl Replica {
     }
 
     /// Reports of other replicas that have a limit there too.
-    fn others(&self, position: usize, of: impl Fn(&PeerRank) -> &PeerUse) -> Vec<Other> {
+    fn others(&self, position: usize, of: impl Fn(&PeerRank) -> &PeerUse) -> Vec<OtherReport> {
         let other = |(id, peer): (ReplicaId, &super::peers::Peer)| {
             let said = of(peer.rank(position)?);
-            (said.max > 0).then_some(Other {
+            (said.max > 0).then_some(OtherReport {
                 id,
                 held: said.held,
                 claim: said.claim,
@@ -412,13 +412,13 @@ impl Replica {
     /// Usage that counts as elsewhere, after a turn: the limit less this replica's part, or without
     /// a limit the other replicas' reported usage.
     #[must_use]
-    pub fn elsewhere(&self, position: usize, local: &LocalRank) -> Elsewhere {
-        let Some(rank) = self.ranks.get(position) else { return Elsewhere::default() };
+    pub fn elsewhere(&self, position: usize, local: &LocalRank) -> ForeignUsage {
+        let Some(rank) = self.ranks.get(position) else { return ForeignUsage::default() };
         let reported = self.reported(position);
         let less = |max: u64, account: &Account, reported: u64| {
             if max == 0 { reported } else { max.saturating_sub(account.allowed()) }
         };
-        Elsewhere {
+        ForeignUsage {
             places: less(local.places.max, &rank.places, reported.places),
             kv: less(local.kv.max, &rank.kv, reported.kv),
             ..reported
@@ -427,7 +427,7 @@ impl Replica {
 
     /// Load of all replicas on a rank.
     fn counted(&self, position: usize, local: &LocalRank) -> CountedUse {
-        let Elsewhere { places, kv, prefill } = self.reported(position);
+        let ForeignUsage { places, kv, prefill } = self.reported(position);
         CountedUse {
             requests: places.saturating_add(local.places.held),
             kv_tokens: kv.saturating_add(local.kv.held),
@@ -436,9 +436,9 @@ impl Replica {
     }
 
     /// Load of the other replicas on a rank.
-    pub(crate) fn reported(&self, position: usize) -> Elsewhere {
+    pub(crate) fn reported(&self, position: usize) -> ForeignUsage {
         let ranks = self.peers.iter().filter_map(|(_, peer)| peer.rank(position));
-        ranks.fold(Elsewhere::default(), |sum, rank| Elsewhere {
+        ranks.fold(ForeignUsage::default(), |sum, rank| ForeignUsage {
             places: sum.places.saturating_add(rank.places.held),
             kv: sum.kv.saturating_add(rank.kv.held),
             prefill: sum.prefill.saturating_add(rank.prefill),

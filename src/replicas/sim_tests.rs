@@ -33,7 +33,7 @@ struct Node {
     is_up: bool,
     /// Tokens and end of what runs, by rank.
     running: Vec<Vec<(u64, NanosSinceStart)>>,
-    elsewhere: Vec<super::own_load::Elsewhere>,
+    elsewhere: Vec<super::own_load::ForeignUsage>,
     /// Requests that wait, for any rank.
     waiting: u64,
     /// How many wait always.
@@ -98,7 +98,7 @@ impl Sim {
             replica,
             is_up: true,
             running: vec![Vec::new(); RANKS],
-            elsewhere: vec![super::own_load::Elsewhere::default(); RANKS],
+            elsewhere: vec![super::own_load::ForeignUsage::default(); RANKS],
             waiting: 0,
             load: 0,
             windows: Vec::new(),

@@ -5,13 +5,14 @@ use super::connected_replica::{ConnectedReplica, ReplicaTurn};
 use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
 use super::tenants::USE;
-use super::transports::inbound::{LinkEvent, Received};
+use super::transports::inbound::{InboundMessage, LinkEvent};
 use super::transports::message_readers::{MessageStream, SubscribeRefused};
 use super::transports::transport::Transport;
 use super::wire::ReplicaId;
 use forebay_base::{Clock, NanosSinceStart};
+use forebay_board::LoadBoard;
 use forebay_config::Config;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard};
+use forebay_fleet::worker::FleetSnapshot;
 use futures_util::{Stream, StreamExt, stream};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -147,7 +148,7 @@ impl Replicas {
         &self,
         mut bell: EdgeBell,
         mut links: impl Stream<Item = LinkEvent> + Unpin,
-        mut messages: impl Stream<Item = Received> + Unpin,
+        mut messages: impl Stream<Item = InboundMessage> + Unpin,
     ) {
         loop {
             let now = self.clock.now();
@@ -178,7 +179,7 @@ impl Replicas {
         }
     }
 
-    fn hear(&self, message: &Received) {
+    fn hear(&self, message: &InboundMessage) {
         let mut connected = self.connected.borrow_mut();
         if !connected.read(&message.subject, &message.payload, self.clock.now()) {
             debug!("a message of another replica about its tenants was not taken");
@@ -259,7 +260,7 @@ mod tests {
                     return Poll::Pending;
                 }
                 let subject = "forebay.v1.load".to_owned();
-                Poll::Ready(Some(Received { subject, payload: Bytes::new() }))
+                Poll::Ready(Some(InboundMessage { subject, payload: Bytes::new() }))
             });
             let following = Rc::clone(&replicas);
             let links = stream::pending();

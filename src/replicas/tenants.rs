@@ -11,7 +11,8 @@
 use super::wire::{ReplicaId, word_of};
 use forebay_base::limits::{REPLICAS_MAX, TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantBoard, Tenants};
+use forebay_board::TenantBoard;
+use forebay_fleet::tenant::{ANY_TENANT, Quota, Tenants};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use ahash::AHashMap;
 use forebay_base::limits::STORED_RESPONSES_MAX;
-use forebay_fleet::mailbox::{ResponseId, ResponsePlace, StoredResponse};
+use forebay_mailbox::{ResponseId, ResponsePlace, StoredResponse};
 
 /// Responses of each half.
 const HALF: usize = STORED_RESPONSES_MAX / 2;

@@ -10,11 +10,10 @@ use super::lease_cost;
 use super::pick::pick_by;
 use super::sources::{PrefillSource, Sources};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
+use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+use forebay_board::{LoadReports, RankLoad, ShardBoard};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadReports, RankLoad, Requester, RoomDemand, RoomLimits, ShardBoard,
-};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Requester, RoomDemand, RoomLimits};
 
 /// Weight of cached tokens that a change of target computes again. More than 1, because requests
 /// behind them wait too, and because the least of many samples of a changing cost is always too

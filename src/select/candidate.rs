@@ -2,10 +2,11 @@
 //! network, not tried before.
 
 use super::sources::Sources;
-use super::usable::{Usable, is_up, meets};
+use super::usable::{UsableRank, is_up, meets};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, Model, Requester};
+use forebay_board::LoadBoard;
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Requester};
+use forebay_mailbox::Pin;
 
 /// Ranks that may take the request. Reused, so that its capacity stays.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ impl Fit<'_> {
     #[cold]
     fn collect_last_resort(
         &self,
-        usable: Usable<'_>,
+        usable: UsableRank<'_>,
         model: &Model,
         sources: &Sources,
         ranks: &mut Vec<RankIndex>,
@@ -99,7 +100,7 @@ impl Candidates {
     ) -> Result<(), NoCandidate> {
         let Self { ranks, sources, are_forced, .. } = self;
         let RankSearch { requester, tried, .. } = seeking;
-        let usable = Usable { fleet, board, requester, tried, now };
+        let usable = UsableRank { fleet, board, requester, tried, now };
         ranks.clear();
         sources.clear();
         // The other leg's worker is gone or has another role now, so no pair is possible.

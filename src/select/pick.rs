@@ -8,10 +8,9 @@ use super::RankSnapshot;
 use super::RankWork;
 use super::predicted_work;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::LeaseCost;
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadBoard, LoadReports, ReportWeight, Requester, SessionKey,
-};
+use forebay_board::account::LeaseCost;
+use forebay_board::{LoadBoard, LoadReports, ReportWeight};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Requester, SessionKey};
 use forebay_index::{Overlaps, PrefixMarks};
 
 pub use forebay_config::Policy;
@@ -275,8 +274,9 @@ fn any(ranks: &[RankIndex], random: &mut fastrand::Rng) -> Option<RankIndex> {
 mod tests {
     use super::*;
     use forebay_base::ShardIndex;
+    use forebay_board::{LoadReading, LoadReport, OwnLoad};
     use forebay_fleet::worker::test_support::REQUESTER;
-    use forebay_fleet::worker::{LoadReading, LoadReport, OwnLoad, RoomDemand, RoomLimits};
+    use forebay_fleet::worker::{RoomDemand, RoomLimits};
     use forebay_index::{BlockKey, KeySeed, RootName};
     use forebay_index::{IndexReader, SliceWriter, index, slice_of};
     use forebay_index::{KvOp, Overlap};

@@ -14,11 +14,11 @@
 
 use super::Candidates;
 use super::PickRequest;
-use super::usable::{Usable, meets};
+use super::usable::{UsableRank, meets};
 use forebay_base::RankIndex;
 use forebay_config::{DisaggregationConfig, Fallback};
-use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
+use forebay_mailbox::Pin;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRules {
@@ -231,9 +231,9 @@ fn pair(
 }
 
 impl<'a> RouteRequest<'a> {
-    fn usable(&self) -> Usable<'a> {
+    fn usable(&self) -> UsableRank<'a> {
         let PickRequest { board, requester, now, .. } = self.request;
-        Usable { fleet: self.fleet, board, requester, tried: self.tried, now }
+        UsableRank { fleet: self.fleet, board, requester, tried: self.tried, now }
     }
 
     /// May the rank answer the request?

@@ -2,16 +2,18 @@
 
 use super::*;
 use forebay_base::{DpRank, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
+use forebay_board::account::Lease;
+use forebay_board::{
+    BreakerRules, FailureScope, FailureWeight, LoadBoard, LoadReports, RankFailure, ShardBoard,
+};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::Pin;
 use forebay_fleet::worker::test_support::REQUESTER;
 use forebay_fleet::worker::{
-    Bootstrap, BreakerRules, Dialect, FailureScope, FailureWeight, FleetSnapshot, KvTransfer, Leg,
-    LimitSource, LoadBoard, LoadReports, Model, ModelKind, Pool, Rank, RankFailure, Role,
-    RoomLimits, SessionKey, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LimitSource, Model, ModelKind, Pool, Rank,
+    Role, RoomLimits, SessionKey, SessionSeat, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps, PrefixMarks};
+use forebay_mailbox::Pin;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -66,8 +66,9 @@ mod tests {
     use crate::RoundRobin;
     use crate::pick;
     use forebay_base::NanosSinceStart;
+    use forebay_board::{LoadBoard, LoadReports};
     use forebay_fleet::worker::test_support::REQUESTER;
-    use forebay_fleet::worker::{LoadBoard, LoadReports, Rank, SessionSeat, test_support};
+    use forebay_fleet::worker::{Rank, SessionSeat, test_support};
     use forebay_index::{Overlaps, PrefixMarks};
     use std::time::Duration;
 

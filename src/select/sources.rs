@@ -3,7 +3,7 @@
 //! fleet without labels.
 
 use super::RankCost;
-use super::usable::Usable;
+use super::usable::UsableRank;
 use forebay_base::RankIndex;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 
@@ -41,7 +41,7 @@ impl Sources {
     }
 
     /// Collects the prefill ranks of the model that may take a leg.
-    pub(super) fn collect(&mut self, model: &Model, usable: Usable<'_>) {
+    pub(super) fn collect(&mut self, model: &Model, usable: UsableRank<'_>) {
         self.clear();
         let fleet = usable.fleet;
         let all = || model.ranks.iter().copied().filter(|&rank| fleet.serves(rank, Leg::Prefill));

@@ -1,8 +1,9 @@
 //! Whether a rank can take a leg, whatever its load.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankLoad, Requester, WorkerState};
+use forebay_board::{LoadBoard, RankLoad};
+use forebay_fleet::worker::{FleetSnapshot, Requester, WorkerState};
+use forebay_mailbox::Pin;
 
 pub(super) fn is_up(fleet: &FleetSnapshot, index: RankIndex) -> bool {
     fleet.rank(index).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
@@ -24,7 +25,7 @@ pub(super) fn meets(fleet: &FleetSnapshot, index: RankIndex, pin: Pin) -> bool {
 
 /// State and history that a rank needs to take a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Usable<'a> {
+pub(super) struct UsableRank<'a> {
     pub(super) fleet: &'a FleetSnapshot,
     pub(super) board: &'a LoadBoard,
     pub(super) requester: Requester,
@@ -33,7 +34,7 @@ pub(super) struct Usable<'a> {
     pub(super) now: NanosSinceStart,
 }
 
-impl Usable<'_> {
+impl UsableRank<'_> {
     /// May the rank take the request: up, not tried, not paused for the requester? A request that
     /// failed elsewhere is not used as a trial: it might fail twice.
     #[inline]

@@ -30,7 +30,7 @@ pub(crate) struct MirroredSum {
 }
 
 /// Facts of the engines, by their counters.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Calibration {
     /// Tokens of the engines for each unit of mirrored text.
     pub tokens_per_unit: f64,
@@ -81,6 +81,11 @@ impl fmt::Display for CalibrationFault {
 const PLAUSIBLE_TOKENS_PER_UNIT: RangeInclusive<f64> = 0.01..=100.0;
 
 impl Calibration {
+    /// Share of the requests and prompts that a calibration needs.
+    pub(crate) fn progress(engines: &EngineCounters, mirrored: MirroredSum) -> f64 {
+        (engines.requests().min(mirrored.prompts as f64) / REQUESTS_MIN).min(1.0)
+    }
+
     /// Calibrates by counts since the start. `prefill_tokens_per_s`: the speed by a flag.
     pub(crate) fn of(
         engines: &EngineCounters,

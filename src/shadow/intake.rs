@@ -1,9 +1,12 @@
 //! The listeners. A mirrored request is answered with 204 once its body is there, whatever the body
 //! is. Bounded in connections, bytes and time: at a limit, a request is lost, and never waits.
 
+use crate::body_places::BodyPlaces;
 use crate::limits::{
     ACCEPT_PAUSE, BODIES_MAX, BODY_BYTES_MAX, BODY_TIME_MAX, CONNECTION_IDLE_MAX, CONNECTIONS_MAX,
+    WRITE_MAX,
 };
+use crate::write_deadline::WriteDeadline;
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, Response, StatusCode};
 use forebay_prompt::parse::Endpoint;
@@ -58,7 +61,8 @@ where
             });
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(CONNECTION_IDLE_MAX);
-            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+            let stream = TokioIo::new(WriteDeadline::new(stream, WRITE_MAX));
+            if let Err(error) = http.serve_connection(stream, service).await {
                 debug!(%error, "connection of a mirror");
             }
             drop(permit);
@@ -70,24 +74,30 @@ where
 pub(crate) fn mirror<S: MirrorSink + 'static>(
     sink: Rc<S>,
 ) -> impl Fn(Request<Incoming>) -> std::pin::Pin<Box<dyn Future<Output = Response<Body>>>> + Clone {
-    let bodies = Rc::new(Semaphore::new(BODIES_MAX));
+    let places = BodyPlaces::new(BODIES_MAX);
     move |asked| {
         let sink = Rc::clone(&sink);
-        let bodies = Rc::clone(&bodies);
+        let places = Rc::clone(&places);
         Box::pin(async move {
-            taken(&*sink, &bodies, asked).await;
+            taken(&*sink, &places, asked).await;
             answer(StatusCode::NO_CONTENT, "", Body::empty())
         })
     }
 }
 
-async fn taken(sink: &impl MirrorSink, bodies: &Semaphore, asked: Request<Incoming>) {
+async fn taken(sink: &impl MirrorSink, places: &Rc<BodyPlaces>, asked: Request<Incoming>) {
     let endpoint = endpoint(asked.method(), asked.uri().path());
     let Some(endpoint) = endpoint else { return sink.take(MirrorArrival::Other) };
-    let Ok(_permit) = bodies.try_acquire() else { return sink.take(MirrorArrival::Lost) };
-    match timeout(BODY_TIME_MAX, body(asked)).await {
-        Ok(Some(body)) => sink.take(MirrorArrival::Body(endpoint, &body)),
-        _ => sink.take(MirrorArrival::Lost),
+    let place = places.take();
+    let read = tokio::select! {
+        // A body that is whole counts, also if its place is needed at the same moment.
+        biased;
+        read = timeout(BODY_TIME_MAX, body(asked)) => read.ok().flatten(),
+        () = place.evicted() => None,
+    };
+    match read {
+        Some(body) => sink.take(MirrorArrival::Body(endpoint, &body)),
+        None => sink.take(MirrorArrival::Lost),
     }
 }
 

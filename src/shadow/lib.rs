@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `watch` | the phases: calibrate, warm up, count; open this file first |
 //! | `intake` | the listeners, bounded in connections, bytes and time |
+//! | `body_places`, `write_deadline` | bounds of bodies that are read, and of answers |
 //! | `mirrored` | a body to the keys of its prompt |
 //! | `counters`, `engines` | counters of the engines, polled by GET |
 //! | `calibration` | speed and capacity of the simulated ranks |
@@ -20,7 +21,9 @@
 //! than GET to an engine, and never keep or show the text of a prompt.
 
 mod limits;
-mod mirrored;
+mod body_places;
+mod write_deadline;
+mod mirrored_prompt;
 mod counters;
 mod calibration;
 mod report;
@@ -33,6 +36,6 @@ mod watch;
 pub use calibration::{Calibration, CalibrationFault};
 pub use counters::EngineCounters;
 pub use engines::ShadowWorker;
-pub use mirrored::{MirroredPrompt, PromptReader};
+pub use mirrored_prompt::{MirroredPrompt, PromptReader};
 pub use report::{RuleFigures, ShadowPhase, ShadowReport};
 pub use watch::{GivenFigures, ShadowSettings, ShadowTimes, run};

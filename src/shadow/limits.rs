@@ -5,12 +5,15 @@ use std::time::Duration;
 
 /// Open connections of a listener; further connections are closed at once.
 pub(crate) const CONNECTIONS_MAX: usize = 256;
-/// Bodies that are read at the same time; a further request is answered and counted as lost.
+/// Bodies that are read at the same time. For a further body, the oldest unfinished body is
+/// answered and counted as lost.
 pub(crate) const BODIES_MAX: usize = 64;
 /// Longest body that is read; a longer body is answered and counted as lost.
 pub(crate) const BODY_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Longest time of a connection from its last request to the end of the next request.
 pub(crate) const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(75);
+/// Longest wait for a client that does not read its answer.
+pub(crate) const WRITE_MAX: Duration = Duration::from_secs(10);
 /// Longest time for a body.
 pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.

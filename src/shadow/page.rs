@@ -48,10 +48,14 @@ pub(crate) fn page(report: &ShadowReport) -> String {
 }
 
 fn state(report: &ShadowReport) -> String {
+    let percent = (report.progress * 100.0).floor();
+    let bar = format!("<br><progress max=\"100\" value=\"{percent}\"></progress> {percent} %");
     match (report.phase, report.fault) {
-        (ShadowPhase::Calibrating, Some(fault)) => format!("Calibrating: {fault}."),
-        (ShadowPhase::Calibrating, None) => "Calibrating by the engines' counters.".to_owned(),
-        (ShadowPhase::WarmingUp, _) => "Warming up: the simulated caches fill.".to_owned(),
+        (ShadowPhase::Calibrating, Some(fault)) => format!("Calibrating: {fault}.{bar}"),
+        (ShadowPhase::Calibrating, None) => {
+            format!("Calibrating by the engines' counters.{bar}")
+        }
+        (ShadowPhase::WarmingUp, _) => format!("Warming up: the simulated caches fill.{bar}"),
         (ShadowPhase::Counting, _) => format!("Counting for {:.0} min.", report.seconds / 60.0),
     }
 }
@@ -115,6 +119,18 @@ pub(crate) fn picture(points: &[HitPoint]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_phases_before_the_figures_count_have_their_progress() {
+        for (phase, is_shown) in [
+            (ShadowPhase::Calibrating, true),
+            (ShadowPhase::WarmingUp, true),
+            (ShadowPhase::Counting, false),
+        ] {
+            let report = ShadowReport { phase, progress: 0.257, ..ShadowReport::default() };
+            assert_eq!(page(&report).contains("value=\"25\""), is_shown, "{phase:?}");
+        }
+    }
 
     #[test]
     fn a_line_for_each_fleet_and_a_row_for_each_figure() {

@@ -5,6 +5,7 @@ use crate::counters::{Counter, EngineCounters};
 use crate::limits::POINTS_MAX;
 use forebay_simulate::LiveFigures;
 use serde::Serialize;
+use std::fmt::Write;
 use std::time::Duration;
 
 const DAY_S: f64 = 86_400.0;
@@ -56,6 +57,8 @@ pub struct RuleFigures {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ShadowReport {
     pub phase: ShadowPhase,
+    /// Share of the calibration or of the warm-up that is done; 1 while the figures count.
+    pub progress: f64,
     /// Why the calibration has not ended.
     pub fault: Option<CalibrationFault>,
     /// Seconds for which the figures count.
@@ -162,6 +165,45 @@ impl ShadowSample {
     }
 }
 
+impl ShadowReport {
+    /// The figures as a table of text, for the end of the command.
+    pub(crate) fn summary(&self) -> String {
+        let Self { phase, seconds, mirrored, figures, .. } = self;
+        let counted = match phase {
+            ShadowPhase::Counting => format!("counted for {seconds:.0} s"),
+            ShadowPhase::WarmingUp => "no figures: the caches were still filling".to_owned(),
+            ShadowPhase::Calibrating => "no figures: not calibrated yet".to_owned(),
+        };
+        let mut text = format!(
+            "{counted}; {} mirrored requests: {} prompts, {} others, {} lost, {} left out\n",
+            mirrored.received, mirrored.prompts, mirrored.other, mirrored.lost, mirrored.left_out
+        );
+        if *phase != ShadowPhase::Counting {
+            return text;
+        }
+        let control = format!("control ({})", figures.control_rule);
+        let rows = [
+            ("present", &figures.present),
+            (&*control, &figures.control),
+            ("kv, the promise", &figures.kv),
+        ];
+        for (name, rule) in rows {
+            let none = || "-".to_owned();
+            let hits = rule.hit_rate.map_or_else(none, |rate| format!("{:.1} %", rate * 100.0));
+            let ttft = rule.ttft_ms_mean.map_or_else(none, |ms| format!("{ms:.0} ms"));
+            let requests = rule.requests;
+            let _infallible = writeln!(
+                text,
+                "{name:<24} {hits:>8} hits {ttft:>9} to the first token, {requests} requests"
+            );
+        }
+        if let Some(saved) = figures.gpu_s_saved_a_day {
+            let _infallible = writeln!(text, "GPU seconds of prefill saved a day: {saved:.0}");
+        }
+        text
+    }
+}
+
 impl SampleSeries {
     /// Adds a moment. Beyond the limit every second moment leaves.
     pub(crate) fn add(&mut self, sample: ShadowSample) {
@@ -222,6 +264,51 @@ mod tests {
             kv,
             ..ShadowSample::default()
         }
+    }
+
+    /// Each field of the file is in the table of the page.
+    #[test]
+    fn the_page_of_the_book_has_each_field_of_the_file() {
+        let book = include_str!("../../docs/operate/shadow.md");
+        let report = ShadowReport {
+            fleet: FleetSummary {
+                calibration: Some(Calibration::default()),
+                ..FleetSummary::default()
+            },
+            points: vec![HitPoint { at_s: 1.0, present: None, control: None, kv: None }],
+            ..ShadowReport::default()
+        };
+        let mut names = Vec::new();
+        fields(&serde_json::to_value(&report).unwrap(), &mut names);
+        assert!(names.len() > 30, "{names:?}");
+        for name in names {
+            assert!(book.contains(&format!("`{name}`")), "no {name} in docs/operate/shadow.md");
+        }
+    }
+
+    fn fields(value: &serde_json::Value, names: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(members) => {
+                for (name, member) in members {
+                    names.push(name.clone());
+                    fields(member, names);
+                }
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| fields(item, names)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_last_words_have_the_figures_or_why_there_are_none() {
+        let mut report = ShadowReport::default();
+        assert!(report.summary().contains("not calibrated"), "{}", report.summary());
+        report.phase = ShadowPhase::Counting;
+        report.seconds = 90.0;
+        report.figures.kv.hit_rate = Some(0.842);
+        let text = report.summary();
+        assert!(text.contains("counted for 90 s") && text.contains("84.2 %"), "{text}");
+        assert_eq!(text.lines().count(), 4, "{text}");
     }
 
     #[test]

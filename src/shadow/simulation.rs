@@ -27,8 +27,8 @@ pub(crate) struct FleetFigures {
     pub(crate) rules: Vec<LiveFigures>,
     /// Prompts that no fleet took.
     pub(crate) left_out: u64,
-    /// Each rank has filled its cache once.
-    pub(crate) has_turned: bool,
+    /// Share of the caches that was filled once; 1 when all were.
+    pub(crate) turned_share: f64,
 }
 
 /// What the simulated fleets are.
@@ -90,7 +90,7 @@ fn simulate(
             figures.send_replace(FleetFigures {
                 rules: fleet.figures(),
                 left_out: fleet.left_out(),
-                has_turned: fleet.has_turned(),
+                turned_share: fleet.turned_share(),
             });
         }
     }

@@ -4,7 +4,7 @@ use crate::calibration::{Calibration, MirroredSum, block_units};
 use crate::engines::{Engines, ShadowRank, ShadowWorker, check};
 use crate::intake::{MirrorArrival, MirrorSink, answer, mirror, serve};
 use crate::limits::UNIT_BYTES;
-use crate::mirrored::{MirroredPrompt, PromptReader};
+use crate::mirrored_prompt::{MirroredPrompt, PromptReader};
 use crate::page::page;
 use crate::report::{
     FleetSummary, RuleFigures, SampleSeries, ShadowFigures, ShadowPhase, ShadowReport, ShadowSample,
@@ -115,7 +115,8 @@ impl MirrorSink for SharedShadow {
     }
 }
 
-/// Runs a shadow until `stop` ends. `ready` gets the addresses of mirror and page.
+/// Runs a shadow until `stop` ends. `ready` gets the addresses of mirror and page, and `last` the
+/// figures at the end, as text.
 ///
 /// # Errors
 /// The engines cannot be followed, an address is taken, or the file cannot be written.
@@ -125,6 +126,7 @@ pub async fn run(
     clients: WorkerClients,
     ready: impl FnOnce(SocketAddr, SocketAddr),
     stop: impl Future<Output = ()>,
+    last: impl FnOnce(String),
 ) -> Result<(), String> {
     check(&workers, settings.given.kv_tokens)?;
     let bind = async |address: SocketAddr| {
@@ -163,7 +165,9 @@ pub async fn run(
     }
     let shadow = shadow.0.borrow();
     shadow.log();
-    shadow.write()
+    let written = shadow.write();
+    last(shadow.report.summary());
+    written
 }
 
 async fn follow(shadow: &SharedShadow, mut engines: Engines) {
@@ -243,14 +247,20 @@ impl Shadow {
         if self.running.is_none() && now.0 >= nanos(self.settings.times.calibrate) {
             self.calibrate(engines, now);
         }
-        let warm_up = self.settings.times.warm_up;
-        let Some(running) = &mut self.running else { return };
+        let ShadowTimes { calibrate, warm_up } = self.settings.times;
+        let Some(running) = &mut self.running else {
+            let prompts = Calibration::progress(engines.sum(), self.intake.sum);
+            self.report.progress = part(now.0, calibrate).min(prompts).min(1.0);
+            return;
+        };
         let figures = running.simulation.figures();
         let [kv, control] = figures.rules.as_slice() else { return };
         self.report.mirrored.left_out = figures.left_out;
         let at = Duration::from_nanos(now.0);
         let sample = ShadowSample { at, engines: *engines.sum(), control: *control, kv: *kv };
-        let is_warm = figures.has_turned || now.since(running.since) >= nanos(warm_up);
+        let progress = figures.turned_share.max(part(now.since(running.since), warm_up));
+        let is_warm = progress >= 1.0;
+        self.report.progress = progress.min(1.0);
         let Some(base) = running.base else {
             if is_warm {
                 running.base = Some(sample);
@@ -354,6 +364,14 @@ fn write(file: &Path, report: &ShadowReport) -> Result<(), String> {
     writeln!(written).map_err(|error| failed(&error))?;
     written.persist(file).map_err(|error| failed(&error))?;
     Ok(())
+}
+
+/// Time in parts of the whole; at least 1 at its end.
+fn part(time_ns: u64, whole: Duration) -> f64 {
+    if time_ns >= nanos(whole) {
+        return 1.0;
+    }
+    Duration::from_nanos(time_ns).as_secs_f64() / whole.as_secs_f64()
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -1,7 +1,7 @@
 //! A simulated router's view of the caches: its slice of the index, and predicted blocks.
 
 use crate::fleet::SEED;
-use crate::ranks::believed_pool::BelievedPool;
+use crate::ranks::pool_estimate::PoolEstimate;
 use crate::traces::prompt_text::{ROW_WORDS, write_block};
 use crate::traces::trace::{NO_BLOCK, Trace, TraceRequest};
 use forebay_base::NanosSinceStart;
@@ -28,7 +28,7 @@ pub(crate) struct IndexMemory {
     pub(crate) writer: SliceWriter,
     pub(crate) expiring: ExpiringChunks,
     pub(crate) reported: ReportedPaths,
-    pub(crate) pool: BelievedPool,
+    pub(crate) pool: PoolEstimate,
     /// By block of the trace: the key of its parent, and its own.
     pub(crate) keys: Vec<(BlockKey, BlockKey)>,
     root: BlockKey,
@@ -48,7 +48,7 @@ impl IndexMemory {
         let writer = writers.swap_remove(0);
         let expiring = ExpiringChunks::new(limits);
         let reported = ReportedPaths::default();
-        let pool = BelievedPool::new(config.kv.tier_ttl);
+        let pool = PoolEstimate::new(config.kv.tier_ttl);
         let keys = Vec::with_capacity(trace.parents.len());
         let mut memory = Self { reader, writer, expiring, reported, pool, keys, root, block_bytes };
         for (block, &parent) in trace.parents.iter().enumerate() {

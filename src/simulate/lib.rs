@@ -36,7 +36,7 @@ mod plan;
 mod rivals;
 mod routers;
 mod series;
-mod shipped;
+mod production_router;
 mod summary;
 mod live_figures;
 mod world;

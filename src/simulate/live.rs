@@ -4,8 +4,10 @@
 //! The text of an answer is unknown until a next turn repeats it. So an answer gets blocks without
 //! a key, and the prompt that continues the conversation gives these blocks their keys.
 //!
-//! Memory: at most [`BLOCKS_MAX`] blocks with about 100 bytes each for two rules, and the requests
-//! in flight. A block that no cache and no request uses is given to another key.
+//! Memory: at most [`BLOCKS_MAX`] blocks with about 100 bytes each for two rules, and
+//! [`REQUESTS_MAX`] requests with about 400 bytes each and rule. Requests leave in the order of
+//! their arrival, so that a request with a long answer keeps the requests behind it. A block that no
+//! cache and no request uses is given to another key.
 
 use crate::live_figures::LiveFigures;
 use crate::plan::SimPlan;
@@ -18,6 +20,8 @@ use ahash::AHashMap;
 const BLOCKS_MAX: usize = 1 << 21;
 /// Further blocks beside the blocks that all caches have room for.
 const BLOCKS_BESIDE: usize = 1 << 16;
+/// Most requests of a rule in memory. A further prompt is left out.
+const REQUESTS_MAX: usize = 1 << 16;
 /// Prompts without room until the blocks in use are counted again.
 const LEFT_OUT_BETWEEN: u32 = 256;
 
@@ -42,6 +46,7 @@ pub struct LiveFleet {
     /// Prompts to leave out before blocks in use are counted again.
     full_for: u32,
     now_ns: u64,
+    requests_max: usize,
 }
 
 /// Blocks by the keys of prompts.
@@ -78,7 +83,16 @@ impl LiveFleet {
         let device_blocks = worlds.first().map_or(0, World::device_blocks_min) * plan.ranks;
         let blocks_max = device_blocks.saturating_mul(rules.len() + 1) + BLOCKS_BESIDE;
         let names = LiveNames { blocks_max: blocks_max.min(BLOCKS_MAX), ..LiveNames::default() };
-        Self { worlds, names, block_tokens, sessions: 0, left_out: 0, full_for: 0, now_ns: 0 }
+        Self {
+            worlds,
+            names,
+            block_tokens,
+            sessions: 0,
+            left_out: 0,
+            full_for: 0,
+            now_ns: 0,
+            requests_max: REQUESTS_MAX,
+        }
     }
 
     /// Takes a request at `now_ns`; a time before the present is the present. False: the request is
@@ -86,7 +100,12 @@ impl LiveFleet {
     pub fn arrive(&mut self, prompt: &LivePrompt<'_>, now_ns: u64) -> bool {
         self.now_ns = self.now_ns.max(now_ns);
         let now_ns = self.now_ns;
-        let took = self.request(prompt).map(|(request, named)| {
+        let has_room = self.worlds.iter().all(|world| world.request_count() < self.requests_max);
+        if !has_room {
+            // A world forgets requests only when time passes.
+            self.advance(now_ns);
+        }
+        let took = self.request(prompt).filter(|_| has_room).map(|(request, named)| {
             for world in &mut self.worlds {
                 named.iter().for_each(|named| world.name_block(named.block, named.parent));
                 world.add(request.clone(), now_ns);
@@ -112,6 +131,13 @@ impl LiveFleet {
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out
+    }
+
+    /// Share of the warm-up: tokens that each rule has computed, in parts of the room of its
+    /// caches, by the slowest.
+    #[must_use]
+    pub fn turned_share(&self) -> f64 {
+        self.worlds.iter().map(World::turned_share).fold(1.0, f64::min)
     }
 
     /// Has each rule computed as many tokens as its caches have room for?
@@ -315,6 +341,30 @@ mod tests {
         }
         assert!(!fleet.arrive(&prompt(&keys(5_000, 200), 1), now), "longer than a rank's cache");
         assert_eq!(fleet.left_out(), 1);
+    }
+
+    /// A request that runs for long keeps the requests behind it in the lists: without blocks, and
+    /// not without a bound.
+    #[test]
+    fn a_long_answer_does_not_hold_the_memory_of_all_requests_behind_it() {
+        const ANSWER_TOKENS: u32 = 400_000;
+        let mut fleet = LiveFleet::new(BLOCK, &plan(2, 2_000_000), &rules());
+        fleet.requests_max = 500;
+        assert!(fleet.arrive(&prompt(&keys(1, 2), ANSWER_TOKENS), 0));
+        let mut now = 0;
+        let mut taken = 1;
+        for conversation in 2..1_502 {
+            now += SECOND / 10;
+            taken += usize::from(fleet.arrive(&prompt(&keys(conversation, 8), 4), now));
+        }
+        fleet.advance(now + 20 * SECOND);
+        assert!((400..=501).contains(&taken), "{taken}");
+        assert_eq!(fleet.left_out(), 1_501 - taken as u64);
+        for world in &fleet.worlds {
+            assert!(world.request_count() <= 500, "{}", world.request_count());
+            assert!(world.held_block_count() < 20_000, "{}", world.held_block_count());
+            assert!(!world.has_turned());
+        }
     }
 
     #[test]

@@ -26,11 +26,11 @@
 //! prefill rate of 15,928 tokens/s. Of the ranks that are left, the choice is the least sum of
 //! uncached tokens in flight and own uncached tokens.
 
-use crate::shipped::{ShippedRouter, TraceArrival};
+use crate::production_router::{ProductionRouter, TraceArrival};
 use ahash::AHashMap;
 use forebay_base::RankIndex;
+use forebay_board::RankLoad;
 use forebay_config::{Policy, Word as _};
-use forebay_fleet::worker::RankLoad;
 use std::str::FromStr;
 
 /// How a rank is chosen.
@@ -136,7 +136,7 @@ impl RivalState {
     pub(crate) fn choose(
         &mut self,
         arrival: TraceArrival<'_>,
-        shipped: &mut ShippedRouter,
+        shipped: &mut ProductionRouter,
         waiting: &[u32],
     ) -> (RankIndex, u64) {
         shipped.look(arrival);

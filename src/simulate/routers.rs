@@ -5,14 +5,14 @@
 
 use crate::messages::Messages;
 use crate::plan::SimPlan;
+use crate::production_router::{PlaceOutcome, ProductionRouter, TraceArrival};
 use crate::ranks::kv_cache::CacheChange;
 use crate::rivals::{RivalState, Rule};
-use crate::shipped::{PlaceOutcome, ShippedRouter, TraceArrival};
 use crate::traces::trace::Trace;
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::LoadReading;
+use forebay_board::account::Lease;
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::Lease;
-use forebay_fleet::worker::LoadReading;
 
 /// Cost of all routers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -44,7 +44,7 @@ pub(crate) struct Routers<'a> {
 }
 
 struct RouterSide {
-    shipped: ShippedRouter,
+    shipped: ProductionRouter,
     rival: Option<RivalState>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Routers<'a> {
                 Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, seed))),
             };
             let config = Config { policy, ..config.clone() };
-            RouterSide { shipped: ShippedRouter::new(trace, plan, config, seed), rival }
+            RouterSide { shipped: ProductionRouter::new(trace, plan, config, seed), rival }
         };
         let sides: Vec<RouterSide> = (0..replicas.max(1)).map(side).collect();
         let has_way = config.nats.url.is_some() || !config.replicas.peers.is_empty();

@@ -1,10 +1,10 @@
 //! Engines by hand, traces by hand, and runs that repeat.
 
 use super::*;
+use crate::production_router::{ProductionRouter, TraceArrival};
 use crate::ranks::engine::{EngineNews, EngineRequest, EngineTotals, ModelEngine};
 use crate::ranks::host_tier::HostTier;
 use crate::ranks::kv_cache::{CacheChange, KvCache, PoolHandle};
-use crate::shipped::{ShippedRouter, TraceArrival};
 use crate::traces::trace_file::parse;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, Policy, QueueMode};
@@ -183,7 +183,7 @@ fn what_is_in_the_pool_counts_for_each_rank_until_it_is_too_old() {
         let blocks = BlockRoom { pool: 10, ..BlockRoom::default() };
         let mut plan = SimPlan { ranks: 2, blocks, ..SimPlan::default() };
         plan.config.kv.pool_credit_percent = credit_percent;
-        let mut router = ShippedRouter::new(&trace, &plan, plan.config.clone(), 1);
+        let mut router = ProductionRouter::new(&trace, &plan, plan.config.clone(), 1);
         let changes = trace.requests[0].blocks.iter().take(3).map(|&block| Pooled(block));
         router.apply_events(RankIndex(0), &changes.collect::<Vec<_>>(), NanosSinceStart(0));
         let now = NanosSinceStart(minutes * 60_000_000_000);

@@ -32,7 +32,7 @@ use forebay_index::{BlockKey, KeySeed, RootName};
 use std::fmt;
 use std::io;
 use thiserror::Error;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Version that is written; other versions are not read.
 pub const VERSION: u16 = 1;
@@ -133,7 +133,7 @@ impl Header {
         for word in [self.written_unix_ns, self.seed.0, key_check(self.seed)] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&xxh3_64(&out).to_le_bytes());
+        out.extend_from_slice(&XxHash3_64::oneshot(&out).to_le_bytes());
         out
     }
 
@@ -167,7 +167,7 @@ impl Header {
                 (true, None) => return Err(cut()),
                 (true, Some(fields)) => fields,
             };
-        if covered.map(xxh3_64) != Some(checksum) || slice_count == 0 || zero != 0 {
+        if covered.map(XxHash3_64::oneshot) != Some(checksum) || slice_count == 0 || zero != 0 {
             return Err(damaged);
         }
         if check != key_check(KeySeed(seed)) {

@@ -20,7 +20,7 @@
 use flate2::Compression;
 use flate2::read::{DeflateDecoder, DeflateEncoder};
 use std::io::Read;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Length of a chunk header in bytes.
 pub const CHUNK_HEADER_BYTES: usize = 32;
@@ -55,7 +55,7 @@ impl ChunkHead {
         let count = size()?;
         let head = Self { mark, packed_bytes, plain_bytes, count, checksum: reader.u64()? };
         let covered = bytes.first_chunk::<{ CHUNK_HEADER_BYTES - 8 }>()?;
-        let possible = reader.u64()? == xxh3_64(covered)
+        let possible = reader.u64()? == XxHash3_64::oneshot(covered)
             && plain_bytes <= plain_bytes_max
             // Bytes that do not pack become longer by a few bytes.
             && packed_bytes <= plain_bytes_max + plain_bytes_max / 100 + 64
@@ -66,7 +66,7 @@ impl ChunkHead {
     /// True if the packed bytes match the header.
     #[must_use]
     pub fn matches(&self, packed: &[u8]) -> bool {
-        packed.len() == self.packed_bytes && xxh3_64(packed) == self.checksum
+        packed.len() == self.packed_bytes && XxHash3_64::oneshot(packed) == self.checksum
     }
 }
 
@@ -79,8 +79,8 @@ pub fn put_chunk(mark: [u8; 4], packed: &[u8], plain_bytes: usize, count: u32, o
         out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
     }
     out.extend_from_slice(&count.to_le_bytes());
-    out.extend_from_slice(&xxh3_64(packed).to_le_bytes());
-    let checksum = xxh3_64(out.get(start..).unwrap_or_default());
+    out.extend_from_slice(&XxHash3_64::oneshot(packed).to_le_bytes());
+    let checksum = XxHash3_64::oneshot(out.get(start..).unwrap_or_default());
     out.extend_from_slice(&checksum.to_le_bytes());
     out.extend_from_slice(packed);
 }

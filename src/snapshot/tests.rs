@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 type Ranks = Vec<(RankHead, Vec<SnapshotEntry>)>;
 type Owned = (Ranks, Vec<Link>);
@@ -162,7 +162,7 @@ fn whole_chunks_that_are_lost_or_doubled_or_moved_are_refused() {
 fn keys_that_are_made_in_another_way_are_refused() {
     let mut bytes = written(&small());
     bytes[32] ^= 1;
-    let checksum = xxh3_64(&bytes[..HEADER_BYTES - 8]).to_le_bytes();
+    let checksum = XxHash3_64::oneshot(&bytes[..HEADER_BYTES - 8]).to_le_bytes();
     bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&checksum);
     assert!(matches!(read(&bytes), Err(SnapshotError::Keys)));
 }

@@ -6,7 +6,7 @@ use super::link::Link;
 use super::rank::RankHead;
 use crate::framing::{CHUNK_HEADER_BYTES, pack, put_chunk};
 use flate2::Compression;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 /// Plain bytes after which a chunk is closed: enough to pack well, and little memory.
 const CHUNK_BYTES_AIM: usize = 256 * 1024;
@@ -105,10 +105,10 @@ impl Encoder {
 
 /// The digest before the first chunk.
 pub(super) fn header_digest(header: &[u8]) -> u64 {
-    xxh3_64(header)
+    XxHash3_64::oneshot(header)
 }
 
 /// The digest after a further chunk.
 pub(super) fn next_digest(digest: u64, chunk_header: &[u8]) -> u64 {
-    xxh3_64_with_seed(chunk_header, digest)
+    XxHash3_64::oneshot_with_seed(digest, chunk_header)
 }

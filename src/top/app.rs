@@ -90,7 +90,7 @@ pub(crate) struct ShownFleet {
 
 /// The user's view of the fleet.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct FleetFilter {
     pub(crate) mode: Mode,
     pub(crate) sort: usize,
     pub(crate) is_reversed: bool,
@@ -111,7 +111,7 @@ pub struct App {
     pub(crate) router: String,
     pub(crate) has_colors: bool,
     pub(crate) link: StreamLink,
-    pub(crate) look: Look,
+    pub(crate) look: FleetFilter,
     pub(crate) frozen: Option<ShownFleet>,
     live: ShownFleet,
     recent: RecentSnapshots,
@@ -126,7 +126,7 @@ impl App {
             router: clean(router),
             has_colors,
             link: StreamLink::Lost("connecting".to_owned()),
-            look: Look {
+            look: FleetFilter {
                 mode: Mode::Fleet,
                 sort: 0,
                 is_reversed: false,
@@ -183,8 +183,8 @@ impl App {
 
     /// True once rates are available, which need two snapshots.
     #[must_use]
-    pub const fn has_rates(&self) -> bool {
-        self.live.figures.answered_per_s.is_some()
+    pub fn has_rates(&self) -> bool {
+        self.recent.has_rank_rates()
     }
 
     pub(crate) fn view(&self) -> &ShownFleet {

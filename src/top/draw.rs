@@ -2,7 +2,7 @@
 
 use crate::app::{App, Mode, StreamLink};
 use crate::column::{COLUMNS, NAME_WIDTHS, fitting};
-use crate::figures::{count, percent, rate, seconds, span};
+use crate::figures::{TenantRates, count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
 use crate::snapshot::Condition;
 use ratatui_core::buffer::Buffer;
@@ -26,7 +26,7 @@ const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
 #[must_use]
 pub fn text(app: &App, width: u16) -> String {
     let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
-    let height = rows.saturating_add(OTHER_LINES + EVENT_LINES + 1).min(TEXT_LINES_MAX);
+    let height = rows.saturating_add(OTHER_LINES + EVENT_LINES + 2).min(TEXT_LINES_MAX);
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
     app.draw(area, &mut buffer);
@@ -45,11 +45,17 @@ impl App {
         line(to, area, 0, &self.head(), bold);
         line(to, area, 1, &self.figures(), Style::new());
         let events = if area.height >= LINES_WITH_EVENTS_MIN { EVENT_LINES + 1 } else { 0 };
-        let rows = area.height.saturating_sub(OTHER_LINES + events);
+        let tenants = self.tenants();
+        let tenant_lines = u16::from(tenants.is_some() && events > 0);
+        if let Some(tenants) = tenants.filter(|_| tenant_lines > 0) {
+            line(to, area, 2, &tenants, Style::new());
+        }
+        let rows = area.height.saturating_sub(OTHER_LINES + events + tenant_lines);
+        let below = Rect { y: area.y + tenant_lines, height: area.height - tenant_lines, ..area };
         if self.look.mode == Mode::Detail {
-            self.draw_detail(area, rows + 1, to);
+            self.draw_detail(below, rows + 1, to);
         } else {
-            self.draw_fleet(area, rows, to);
+            self.draw_fleet(below, rows, to);
         }
         if events > 0 {
             self.draw_events(area, area.height - 1 - events, to);
@@ -105,6 +111,19 @@ impl App {
             percent(figures.cached_share),
             view.rows.len(),
         )
+    }
+
+    /// The line of tenants, the most refused or failed first. `None` without tenants.
+    fn tenants(&self) -> Option<String> {
+        let tenants = &self.view().figures.tenants;
+        let shown = tenants.iter().map(|tenant| {
+            let TenantRates { name, answered_per_s, refused_per_s, failed_per_s } = tenant;
+            let wrong = [(refused_per_s, "refused"), (failed_per_s, "failed")];
+            let wrong = wrong.into_iter().filter(|(per_s, _)| **per_s > 0.0);
+            let wrong = wrong.map(|(per_s, word)| format!(" {} {word}/s", rate(Some(*per_s))));
+            format!("  {name} {}/s{}", rate(Some(*answered_per_s)), wrong.collect::<String>())
+        });
+        (!tenants.is_empty()).then(|| format!("tenants{}", shown.collect::<String>()))
     }
 
     fn draw_fleet(&self, area: Rect, rows: u16, to: &mut Buffer) {

@@ -1,7 +1,8 @@
 //! Rates and quantiles: differences of two snapshots, computed as on the live page.
 
-use crate::snapshot::{Snapshot, StageCounts, StageSeconds};
-use std::collections::VecDeque;
+use crate::clean::clean;
+use crate::snapshot::{Snapshot, StageCounts, StageSeconds, TenantCounts};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Stored snapshots; about 1 arrives per second.
 const KEPT_MAX: usize = 40;
@@ -16,13 +17,19 @@ const SHARE_MS: u64 = 30_000;
 struct KeptSnapshot {
     uptime_ms: u64,
     generation: u64,
-    answered: f64,
-    refused: f64,
+    requests: KeptRequests,
     overlap_bytes: f64,
     prompt_bytes: f64,
     stages: StageSeconds,
     /// Requests that each rank has ended.
     ended: Vec<Option<f64>>,
+}
+
+#[derive(Clone, Debug)]
+struct KeptRequests {
+    answered: f64,
+    refused: f64,
+    tenants: BTreeMap<String, TenantCounts>,
 }
 
 /// The last snapshots, oldest first.
@@ -40,15 +47,36 @@ pub(crate) struct FigureLine {
     pub(crate) ttft_p99_s: Option<f64>,
     pub(crate) queue_p99_s: Option<f64>,
     pub(crate) cached_share: Option<f64>,
+    /// Empty in a router without tenants.
+    pub(crate) tenants: Vec<TenantRates>,
+}
+
+/// Requests of a tenant per second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TenantRates {
+    pub(crate) name: String,
+    pub(crate) answered_per_s: f64,
+    pub(crate) refused_per_s: f64,
+    pub(crate) failed_per_s: f64,
 }
 
 impl RecentSnapshots {
-    /// Stores a snapshot. True if it is from another process: older snapshots are then dropped.
+    /// Stores a snapshot, after its history where nothing is stored yet. True if it is from another
+    /// process: older snapshots are then dropped.
     pub(crate) fn push(&mut self, snapshot: &Snapshot) -> bool {
         let is_other = self.kept.back().is_some_and(|last| snapshot.uptime_ms < last.uptime_ms);
         if is_other {
             self.kept.clear();
         }
+        if self.kept.is_empty() {
+            let past = snapshot.counts.history.iter();
+            past.filter(|past| past.uptime_ms < snapshot.uptime_ms).for_each(|past| self.add(past));
+        }
+        self.add(snapshot);
+        is_other
+    }
+
+    fn add(&mut self, snapshot: &Snapshot) {
         if self.kept.len() >= KEPT_MAX {
             self.kept.pop_front();
         }
@@ -57,14 +85,16 @@ impl RecentSnapshots {
         self.kept.push_back(KeptSnapshot {
             uptime_ms: snapshot.uptime_ms,
             generation: snapshot.generation,
-            answered: snapshot.counts.requests_total.values().sum(),
-            refused: snapshot.counts.rejected_total.values().sum(),
+            requests: KeptRequests {
+                answered: snapshot.counts.requests_total.values().sum(),
+                refused: snapshot.counts.rejected_total.values().sum(),
+                tenants: snapshot.counts.tenants.clone(),
+            },
             overlap_bytes: total("overlap_bytes_total"),
             prompt_bytes: total("prompt_bytes_total"),
             stages: snapshot.counts.stage_seconds.clone(),
             ended: ended.iter().map(serde_json::Value::as_f64).collect(),
         });
-        is_other
     }
 
     /// The oldest snapshot within this time, and the newest.
@@ -113,13 +143,43 @@ impl RecentSnapshots {
             (whole > 0.0).then(|| (held / whole).clamp(0.0, 1.0))
         });
         FigureLine {
-            answered_per_s: self.rate(|kept| Some(kept.answered - kept.refused)),
-            refused_per_s: self.rate(|kept| Some(kept.refused)),
+            answered_per_s: self.rate(|kept| Some(kept.requests.answered - kept.requests.refused)),
+            refused_per_s: self.rate(|kept| Some(kept.requests.refused)),
             ttft_p50_s: self.quantile("first_token", 0.5),
             ttft_p99_s: self.quantile("first_token", 0.99),
             queue_p99_s: self.quantile("queue", 0.99),
             cached_share: share,
+            tenants: self.tenants(),
         }
+    }
+
+    /// Rates of all tenants, the most refused or failed first.
+    fn tenants(&self) -> Vec<TenantRates> {
+        let Some(newest) = self.kept.back() else { return Vec::new() };
+        let rate = |name: &str, read: fn(TenantCounts) -> f64| {
+            let counts = |kept: &KeptSnapshot| kept.requests.tenants.get(name).copied();
+            self.rate(|kept| Some(read(counts(kept).unwrap_or_default()))).unwrap_or_default()
+        };
+        let rates = newest.requests.tenants.keys().map(|name| TenantRates {
+            name: clean(name),
+            answered_per_s: rate(name, |counts| counts.answered),
+            refused_per_s: rate(name, |counts| counts.refused),
+            failed_per_s: rate(name, |counts| counts.failed),
+        });
+        let mut rates: Vec<TenantRates> = rates.collect();
+        let trouble = |tenant: &TenantRates| tenant.refused_per_s + tenant.failed_per_s;
+        rates.sort_by(|a, b| {
+            let by_trouble = trouble(b).total_cmp(&trouble(a));
+            by_trouble.then(b.answered_per_s.total_cmp(&a.answered_per_s))
+        });
+        rates
+    }
+
+    /// True if two snapshots of this fleet have arrived: ranks have rates.
+    pub(crate) fn has_rank_rates(&self) -> bool {
+        let Some(newest) = self.kept.back() else { return false };
+        let same = self.kept.iter().filter(|kept| kept.generation == newest.generation);
+        same.count() > 1
     }
 
     fn quantile(&self, stage: &str, share: f64) -> Option<f64> {

@@ -39,6 +39,20 @@ pub(crate) struct SnapshotCounts {
     pub(crate) rejected_total: BTreeMap<String, f64>,
     pub(crate) stage_seconds: StageSeconds,
     pub(crate) stalled: Vec<bool>,
+    /// Requests by result, for each tenant.
+    pub(crate) tenants: BTreeMap<String, TenantCounts>,
+    /// Snapshots of the last minute with only the figures of the whole router, oldest first. The
+    /// first snapshot of a stream has them.
+    pub(crate) history: Vec<Snapshot>,
+}
+
+/// Requests of a tenant since the start.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct TenantCounts {
+    pub(crate) answered: f64,
+    pub(crate) refused: f64,
+    pub(crate) failed: f64,
 }
 
 /// The part that changes only with the fleet.

@@ -142,3 +142,32 @@ fn rates_of_ranks_come_back_with_the_second_snapshot_of_a_new_fleet() {
     app.update(&Snapshot::read(ended(2, 4_000, 7).to_string().as_bytes()).unwrap());
     assert!(text(&app, 150).contains(" 7.0 live"), "{}", text(&app, 150));
 }
+
+#[test]
+fn the_history_gives_rates_to_the_first_frame() {
+    let past = |uptime_ms: u64| {
+        json!({"uptime_ms": uptime_ms, "requests_total": {"200": uptime_ms / 100},
+            "pools": [{"queue_depth": 1}], "ranks": {"in_flight": [7]}})
+    };
+    let mut first = snapshot(1, 10_000);
+    first["history"] = json!([past(8_000), past(9_000), past(11_000)]);
+    let app = app(&[first]);
+    assert!(text(&app, 150).contains("10.0 answered/s"), "{}", text(&app, 150));
+    assert!(!app.has_rates(), "ranks have no history");
+}
+
+#[test]
+fn tenants_stand_in_a_line_of_their_own_the_refused_first() {
+    let at = |uptime_ms: u64, refused: u64| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        let calm = json!({"answered": uptime_ms / 500, "refused": 0, "failed": 0, "left": 0});
+        let noisy = json!({"answered": 0, "refused": refused, "failed": 0, "left": 0});
+        snapshot["tenants"] = json!({"calm": calm, "noisy\u{1b}": noisy});
+        snapshot
+    };
+    let app = app(&[at(1_000, 0), at(2_000, 5)]);
+    let frame = text(&app, 150);
+    let third = frame.lines().nth(2).unwrap();
+    assert_eq!(third, "tenants  noisy? 0/s 5.0 refused/s  calm 2.0/s", "{frame}");
+    assert!(frame.lines().nth(4).unwrap().starts_with(">gpu0"), "{frame}");
+}

@@ -9,10 +9,8 @@ mod fetch;
 #[cfg(target_arch = "x86_64")]
 mod load;
 mod marks;
-mod prefixes;
 
 pub use ascii_set::{AsciiSet, BLOCK_BYTES, find_members};
 pub use equal::find_equal;
 pub use fetch::fetch;
 pub use marks::Marks;
-pub use prefixes::{PrefixHash, ROW_BYTES};

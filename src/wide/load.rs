@@ -11,13 +11,6 @@ pub(crate) fn vector(bytes: &[u8; 32]) -> __m256i {
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-pub(crate) fn word_vector(words: &[u64; 4]) -> __m256i {
-    // SAFETY: the reference is to 32 bytes, and the load needs no alignment.
-    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
-}
-
-#[inline]
 #[target_feature(enable = "sse2")]
 pub(crate) fn half_vector(bytes: &[u8; 16]) -> __m128i {
     // SAFETY: the reference is to 16 bytes, and the load needs no alignment.

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::render::{Rendered, Unrenderable, render};
+use forebay::render::{RenderMethod, Unrenderable, render};
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::ModelText;
@@ -35,7 +35,7 @@ fn prompt(
     body: &Value,
     endpoint: Endpoint,
     model: &ModelText,
-) -> Result<(Rendered, String), Unrenderable> {
+) -> Result<(RenderMethod, String), Unrenderable> {
     let body = body.to_string();
     let mut request = ApiRequest::default();
     scan(body.as_bytes(), endpoint, &mut request).unwrap();
@@ -66,7 +66,7 @@ fn bodies_become_the_chats_of_vllm() {
             }
             let wanted = prompt(&chat, Endpoint::ChatCompletions, &model);
             match (found, wanted) {
-                (Ok((Rendered::TextPart, found)), Ok((_, wanted))) => {
+                (Ok((RenderMethod::TextPart, found)), Ok((_, wanted))) => {
                     parts += 1;
                     if !wanted.starts_with(&found) {
                         faults.push(format!("{name}, {}: {found:?}, {wanted:?}", case["case"]));

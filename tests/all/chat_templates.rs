@@ -6,7 +6,7 @@
 #![allow(clippy::print_stderr, reason = "a summary for people")]
 
 use forebay::parse::{ApiRequest, Endpoint, scan};
-use forebay::render::{Rendered, Unrenderable, render};
+use forebay::render::{RenderMethod, Unrenderable, render};
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::ModelText;
@@ -69,7 +69,7 @@ impl Subject {
         let mut out = Vec::new();
         let routed = render(&request, body.as_bytes(), &self.model, &mut out);
         tally.compared += 1;
-        tally.planned += usize::from(routed == Ok(Rendered::Plan));
+        tally.planned += usize::from(routed == Ok(RenderMethod::Plan));
         tally.refused += usize::from(routed.is_err());
         let routed = routed.map(|_| String::from_utf8(out).unwrap());
         let mut out = Vec::new();

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 const BLOCK_SIZES: [usize; 4] = [1, 16, 32, 64];
 /// Tokens before the parting point that may be cut otherwise: one block of 16, or so many of 1.
@@ -42,7 +42,7 @@ struct Case {
 fn block_hashes(ids: &[u32], block_tokens: usize) -> Vec<u64> {
     let chained = |parent: &mut u64, block: &[u32]| {
         let bytes: Vec<u8> = block.iter().flat_map(|id| id.to_le_bytes()).collect();
-        *parent = xxh3_64_with_seed(&bytes, *parent);
+        *parent = XxHash3_64::oneshot_with_seed(*parent, &bytes);
         Some(*parent)
     };
     ids.chunks_exact(block_tokens).scan(7, chained).collect()

@@ -13,7 +13,7 @@ use forebay::base::limits::RANKS_MAX;
 use forebay::index::{KeySeed, Overlaps, whole_bytes};
 use forebay::parse::{ApiRequest, Endpoint, scan};
 use forebay::record::{RebuiltIndex, TokenText};
-use forebay::render::{Rendered, name_images, render};
+use forebay::render::{RenderMethod, name_images, render};
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::text::{ImageKey, Vocabulary};
 use forebay::worker::ModelText;
@@ -43,11 +43,11 @@ fn vision() -> ModelText {
 }
 
 /// The prompt of a chat as the index has it, and the cache salt.
-fn prompt(body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
+fn prompt(body: &str, text: &ModelText) -> (RenderMethod, Vec<u8>, String) {
     prompt_of(Endpoint::ChatCompletions, body, text)
 }
 
-fn prompt_of(endpoint: Endpoint, body: &str, text: &ModelText) -> (Rendered, Vec<u8>, String) {
+fn prompt_of(endpoint: Endpoint, body: &str, text: &ModelText) -> (RenderMethod, Vec<u8>, String) {
     let mut request = ApiRequest::default();
     let mut body = body.as_bytes().to_vec();
     request.clear();
@@ -132,7 +132,7 @@ fn two_images_never_match() {
     let of = |data: &str| prompt(&chat(&json!([words, image(data), words, image("AAAA")])), &text);
     let (rendered, one, _) = of("BBBB");
     let (_, other, _) = of("BBBC");
-    assert_eq!(rendered, Rendered::Template, "to its end");
+    assert_eq!(rendered, RenderMethod::Template, "to its end");
     assert_eq!(one.len(), other.len());
     let same = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
     let begins = one.iter().position(|byte| *byte == 0xff).unwrap();
@@ -154,12 +154,12 @@ fn what_the_engine_would_place_elsewhere_ends_the_text() {
         json!([before, { "type": "input_audio", "input_audio": {} }, image("AAAA")]),
     ] {
         let (rendered, prompt, _) = prompt(&chat(&parts), &text);
-        assert_eq!(rendered, Rendered::TextPart, "{parts}");
+        assert_eq!(rendered, RenderMethod::TextPart, "{parts}");
         assert!(!prompt.contains(&0xff), "{parts}");
     }
     let parts = json!([before, image("AAAA"), before, { "type": "video_url", "video_url": {} }]);
     let (rendered, prompt, _) = prompt(&chat(&parts), &text);
-    assert_eq!(rendered, Rendered::TextPart);
+    assert_eq!(rendered, RenderMethod::TextPart);
     assert!(prompt.ends_with(b"<|vision_end|>what is this"), "named images before it are followed");
 }
 
@@ -212,7 +212,7 @@ fn images_of_other_paths_end_the_text() {
     ] {
         let (rendered, prompt, _) = prompt_of(endpoint, &body, &text);
         let prompt = String::from_utf8(prompt).expect("no name of an image");
-        assert_eq!(rendered, Rendered::TextPart, "{body}");
+        assert_eq!(rendered, RenderMethod::TextPart, "{body}");
         assert!(!prompt.contains("image_pad"), "{prompt}");
         assert!(prompt.matches(question).count() <= 1, "nothing behind it: {prompt}");
     }
@@ -223,6 +223,6 @@ fn images_of_other_paths_end_the_text() {
     assert!(render(&request, body.as_bytes(), &text, &mut Vec::new()).is_err());
     let (rendered, prompt, _) =
         prompt_of(Endpoint::Messages, &anthropic(&result(&of_openai)), &text);
-    assert!(matches!(rendered, Rendered::Plan | Rendered::Template), "{rendered:?}");
+    assert!(matches!(rendered, RenderMethod::Plan | RenderMethod::Template), "{rendered:?}");
     assert!(!String::from_utf8(prompt).unwrap().contains("image_pad"));
 }

@@ -10,6 +10,7 @@
 use forebay::base::{
     DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, ShardIndex, WorkerIndex,
 };
+use forebay::board::{LoadBoard, LoadReports};
 use forebay::config::KvConfig;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, Overlaps, PrefixMarks, RootName, SliceWriter, index, slice_of,
@@ -26,8 +27,8 @@ use forebay::select::{
 use forebay::text::Vocabulary;
 use forebay::text::chat::{ChatTemplate, EngineRules, SpecialTokens};
 use forebay::worker::{
-    FleetSnapshot, Leg, LimitSource, LoadBoard, LoadReports, ModelText, Rank, Requester, Role,
-    RoomLimits, SessionSeat, TierRanks,
+    FleetSnapshot, Leg, LimitSource, ModelText, Rank, Requester, Role, RoomLimits, SessionSeat,
+    TierRanks,
 };
 use rmp::encode::{write_array_len, write_f64, write_map_len, write_nil, write_str, write_uint};
 use std::net::SocketAddr;
@@ -194,8 +195,8 @@ impl<T: BlockText> Rig<T> {
                 Tree::Tier(Tier::Device) => rank,
                 Tree::Tier(Tier::Host) => HOST + rank,
                 Tree::Tier(Tier::Disk) => DISK + rank,
-                // No event here is of a window.
-                Tree::Window(_) => continue,
+                // No event here is of a window, or of a second block size.
+                Tree::Window(_) | Tree::Odd => continue,
             };
             for op in ops.drain(..) {
                 self.writers[usize::from(slice)].apply(RankIndex(number), op);

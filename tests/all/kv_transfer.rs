@@ -11,7 +11,7 @@
 use crate::fuzz_seeds;
 use forebay::base::ShardIndex;
 use forebay::disagg::{
-    AnswerForm, Handed, KvTransferId, LegBodies, Obstacle, PrefillAnswer, RankPin, Rooms,
+    AnswerForm, KvTransferId, LegBodies, Obstacle, PrefillAnswer, PrefillHandover, RankPin, Rooms,
     decode_body, inspect, prefill_body,
 };
 use forebay::parse::Endpoint;
@@ -98,8 +98,8 @@ fn handed_over(answer: &[u8]) -> Vec<u8> {
     let mut watch = PrefillAnswer::new(&KvTransfer::TwoPhase, AnswerForm::Json);
     watch.feed(answer).unwrap();
     match watch.finish().unwrap() {
-        Handed::Params(params) => params,
-        Handed::Nothing => panic!("nothing is handed over"),
+        PrefillHandover::Params(params) => params,
+        PrefillHandover::Nothing => panic!("nothing is handed over"),
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// Folders that decide: there a comment says why, and an assertion what is known.
 const CORE: &[&str] = &[
-    "src/fleet/admit/",
+    "src/board/admit/",
     "src/fleet/worker/",
     "src/index/",
     "src/router/",

@@ -67,6 +67,27 @@ fn a_restart_behind_an_open_connection_is_seen() {
     }
 }
 
+/// Decision 0030: the first batch that arrives of a restarted engine has exactly the next number. A
+/// replay of the silence after it begins before that batch.
+#[test]
+fn a_restart_that_arrives_with_the_next_number_is_seen() {
+    let mut publisher = Publisher::start(0, Replay::Topic);
+    let wire = Proxy::start(publisher.live);
+    let handle = follower(&[wire.endpoint()], &[format!("tcp://{}", publisher.replay)]);
+    until("subscribed", || publisher.subscribers() == 1);
+    (0..30).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, |now| now == NONE);
+
+    publisher.restart_behind_its_connections();
+    wire.lose_next(30);
+    (0..30).for_each(|_| publisher.churn());
+    until("lost", || wire.lost() == 30);
+    (0..5).for_each(|_| publisher.churn());
+    until_difference(handle.admin, &publisher, |now| now == NONE);
+    assert!((resets(handle.admin, "restart") - 1.0).abs() < 0.5);
+    assert_eq!((resets(handle.admin, "gap"), wire.connections()), (0.0, 1));
+}
+
 /// A simulated engine as a process of its own, to be killed.
 struct EngineProcess {
     child: Child,

@@ -2,6 +2,7 @@
 
 use crate::rig::truth::get;
 use crate::rig::{ASK, Client, Worker, admin_post, config, metric, post, router, until};
+use forebay::config::Config;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -94,6 +95,43 @@ fn what_the_stream_says_is_what_the_metrics_say() {
     assert_eq!(total.as_f64(), said("stage_seconds_count{stage=\"total\"}"));
     let depth = said("queue_depth{model=\"test\"}").or_else(|| said("queue_depth{model=\"m\"}"));
     assert_eq!(shown["pools"][0]["queue_depth"].as_f64(), depth.or(Some(0.0)));
+}
+
+/// A viewer that comes late sees the minute before, once.
+#[test]
+fn the_first_snapshot_has_the_figures_of_the_last_seconds() {
+    let worker = Worker::json("{}");
+    let config =
+        Config { api_keys: Some("tests/data/api_keys/two.toml".into()), ..config(&[&worker]) };
+    let handle = router(config);
+    let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+    let request = request.replacen("host:", "authorization: Bearer gold-key\r\nhost:", 1);
+    let mut client = Client::connect(handle.listen);
+    client.send(request.as_bytes());
+    assert_eq!(client.reply().status, 200);
+    let history = |shown: &Value| shown["history"].as_array().cloned().unwrap_or_default();
+    until("some seconds are remembered", || history(&first_snapshot(handle.admin)).len() >= 3);
+    let shown = first_snapshot(handle.admin);
+    let past = history(&shown);
+    let times: Vec<u64> = past.iter().filter_map(|past| past["uptime_ms"].as_u64()).collect();
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= 900), "{times:?}");
+    assert!(times.last() <= shown["uptime_ms"].as_u64().as_ref(), "{times:?}");
+    let last = past.last().expect("an entry");
+    assert_eq!(last["requests_total"]["200"], 1);
+    assert_eq!(last["pools"][0]["queue_depth"], 0);
+    assert_eq!(last["ranks"]["in_flight"], serde_json::json!([0]));
+    for name in ["prompt_bytes_total", "overlap_bytes_total", "guessed_bytes_total"] {
+        assert!(last["totals"][name].is_u64(), "{name}: {last}");
+    }
+    assert_eq!(shown["tenants"]["gold"]["answered"], 1, "{}", shown["tenants"]);
+    let mut stream = BufReader::new(watch(handle.admin, ""));
+    let mut lines = Vec::new();
+    while lines.len() < 2 {
+        let mut line = String::new();
+        assert!(stream.read_line(&mut line).expect("the stream goes on") > 0);
+        lines.extend(line.strip_prefix("data: ").map(|data| data.contains("\"history\":")));
+    }
+    assert_eq!(lines, [true, false]);
 }
 
 #[test]

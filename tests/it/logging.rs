@@ -4,7 +4,7 @@ use crate::rig::truth::{get, metric};
 use crate::rig::{Client, RouterProcess, Worker, post, until};
 use rustix::process::Signal;
 use std::fs::File;
-use std::io::{Write, pipe};
+use std::io::{Read, Write, pipe};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -213,6 +213,120 @@ fn slow_requests_behind_a_busy_engine_and_without_a_body_are_in_the_log() {
     let slow = slow_requests(&log);
     assert!(slow[0]["engine_ms"].as_u64().unwrap() >= 390, "{log}");
     assert_eq!((&slow[1]["engine_ms"], &slow[1]["read_ms"]), (&0.into(), &slow[1]["total_ms"]));
+}
+
+/// A record must not claim more than the client got. A first answer shows how much the kernel takes
+/// for a client that does not read; the lengths of the next answers are around that.
+#[test]
+fn a_record_has_answered_only_for_a_client_that_gets_the_whole_answer() {
+    const STEP_BYTES: usize = 16 << 10;
+    let worker = Worker::start(|seen, stream| {
+        let bytes = seen.head.split("bytes=").nth(1).and_then(|rest| rest.split(' ').next());
+        let bytes = bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n");
+        stream.write_all(head.as_bytes()).is_ok() && stream.write_all(&vec![b'a'; bytes]).is_ok()
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[log]\nrequests = true\njson = true\n[timeouts]\nwrite = \"500ms\"\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let first = unread_answers(&router, &[64 << 20]);
+    assert!(!first[0].is_answered, "no kernel takes 64 MB");
+    let most = first[0].body_bytes;
+    let length = |step: usize| (most + step * STEP_BYTES).saturating_sub(8 * STEP_BYTES);
+    let lengths: Vec<usize> = (0..24).map(length).collect();
+    let answers = unread_answers(&router, &lengths);
+    for answer in &answers {
+        let is_whole = answer.body_bytes == answer.length_bytes;
+        assert_eq!(answer.is_answered, is_whole, "{answer:?} of {answers:?}");
+    }
+}
+
+/// An answer to a client that reads nothing until its record is written.
+#[derive(Debug)]
+struct UnreadAnswer {
+    length_bytes: usize,
+    /// Bytes that the client can still read then.
+    body_bytes: usize,
+    /// The record has the outcome `answered`.
+    is_answered: bool,
+}
+
+fn unread_answers(router: &RouterProcess, lengths: &[usize]) -> Vec<UnreadAnswer> {
+    let before = router.logged("\"endpoint\":\"completions\"");
+    let asked = lengths.iter().map(|&bytes| {
+        let mut client = slow_client(router.listen);
+        let ask = post(&format!("/v1/completions?bytes={bytes}"), crate::rig::ASK);
+        client.write_all(&ask).unwrap();
+        (bytes, client)
+    });
+    let asked: Vec<_> = asked.collect();
+    let written = || router.logged("\"endpoint\":\"completions\"") - before;
+    until("each has its record", || written() == asked.len());
+    let log = router.log();
+    let records = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let records: Vec<serde_json::Value> = records.collect();
+    let read = |(length_bytes, mut client): (usize, std::net::TcpStream)| {
+        let mut received = Vec::new();
+        let mut piece = vec![0; 1 << 20];
+        let mut head = 0;
+        // A connection that was reset has lost the rest as well.
+        while let Ok(count @ 1..) = client.read(&mut piece) {
+            received.extend_from_slice(&piece[..count]);
+            let end = received.windows(4).position(|end| end == b"\r\n\r\n");
+            head = end.map_or(0, |at| at + 4);
+            if received.len() - head >= length_bytes {
+                break;
+            }
+        }
+        let peer = client.local_addr().unwrap().to_string();
+        let record = records.iter().find(|record| record["peer"] == *peer).unwrap();
+        let is_answered = record["outcome"] == "answered";
+        UnreadAnswer { length_bytes, body_bytes: received.len() - head, is_answered }
+    };
+    asked.into_iter().map(read).collect()
+}
+
+/// An engine that dies cuts all of its streams at once: a line with their number, and not a line
+/// for each.
+#[test]
+fn streams_that_a_worker_breaks_off_have_a_line_together() {
+    const STREAMS: usize = 8;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let seen_by_worker = Arc::clone(&begun);
+    let worker = Worker::start(move |_, stream| {
+        let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+            transfer-encoding: chunked\r\n\r\n9\r\ndata: x\n\n\r\n";
+        stream.write_all(head).unwrap();
+        seen_by_worker.fetch_add(1, Ordering::SeqCst);
+        until("all streams have begun", || seen_by_worker.load(Ordering::SeqCst) == STREAMS);
+        false
+    });
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\n[health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let ask = br#"{"model":"m","prompt":"p","stream":true}"#;
+    let mut clients: Vec<_> = (0..STREAMS).map(|_| Client::connect(router.listen)).collect();
+    clients.iter_mut().for_each(|client| client.send(&post("/v1/completions", ask)));
+    assert!(clients.iter_mut().all(|client| !client.reply().complete));
+    until("the log has it", || router.logged("broke off answers in the middle") == 1);
+    let log = router.log();
+    let line = log.lines().find(|line| line.contains("broke off")).unwrap();
+    assert!(line.contains("WARN") && line.contains("retry.mid_stream"), "{line}");
+    assert_eq!(log.lines().filter(|line| line.contains("break")).count(), 0, "{log}");
+}
+
+/// A client with little room for bytes that it has not read.
+fn slow_client(address: std::net::SocketAddr) -> std::net::TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.into()
 }
 
 fn slow_requests(log: &str) -> Vec<serde_json::Value> {

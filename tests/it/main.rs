@@ -89,6 +89,7 @@ mod side_doors;
 mod sleep;
 mod sources;
 mod srv;
+mod start;
 mod starvation;
 mod stored_responses;
 mod tenants;

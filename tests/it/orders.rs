@@ -103,8 +103,12 @@ fn windows_a_reload_and_an_explanation_are_one_command_each() {
     assert!(output_of("window -c", &[file]).out.contains(" open "));
     let closed = output_of("window close -c", &[file]);
     assert!(closed.out.contains(" closed ") && !closed.out.contains(" open "), "{}", closed.out);
-    for wrong in ["window open", "window wide", "window open x", "window --model m"] {
-        assert_eq!(output_of(wrong, &[]).code, Some(2), "{wrong}");
+    let missing = ["window open", "window wide", "window --model m", "window 5s"];
+    let forms = ["window open x", "window open 2h", "window open 0s", "window close 5s"];
+    for wrong in missing.into_iter().chain(forms) {
+        let ran = output_of(wrong, &[]);
+        assert_eq!(ran.code, Some(2), "{wrong}");
+        assert!(ran.error.starts_with("error: "), "{wrong}: {}", ran.error);
     }
     let unknown = output_of("window open 1s --model gone -c", &[file]);
     assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
@@ -147,6 +151,60 @@ fn a_router_that_is_not_there_is_named_with_what_to_do() {
     assert!(said.error.starts_with(&wanted), "{}", said.error);
     assert!(said.error.contains("does the router run"), "{}", said.error);
     assert_eq!(output_of(&format!("workers --admin {nowhere}"), &[]).error, said.error);
+}
+
+/// Each server that is no admin API, and the reason that a command gives.
+#[test]
+fn a_command_at_a_wrong_port_says_what_answers_there() {
+    let web = Worker::start(|_, stream| {
+        let page = b"HTTP/1.1 404 Nope\r\nserver: web/1\r\ncontent-length: 5\r\n\r\n<html";
+        stream.write_all(page).is_ok()
+    });
+    let list = Worker::json(r#"{"data":[]}"#);
+    let tls = Worker::start(|_, stream| {
+        let alert = b"\x15\x03\x03\x00\x02\x02\x0a";
+        stream.write_all(alert).unwrap();
+        false
+    });
+    let (router, token) = guarded(&[&web], "");
+    let token = token.path().to_str().unwrap();
+    let words = ["workers", "window", "window open 1s", "reload", "drain w0", "undrain w0"];
+    let explain = ["explain --model m --prompt p"];
+    for words in words.into_iter().chain(explain) {
+        let error = |at: &str| {
+            let ran = output_of(&format!("{words} --router {at} --token-file"), &[token]);
+            assert_eq!(ran.code, Some(1), "{words}: {}", ran.error);
+            ran.error
+        };
+        let said = error(&web.address.to_string());
+        assert!(said.contains("no admin API") && said.contains("web/1"), "{words}: {said}");
+        let said = error(&list.address.to_string());
+        assert!(said.contains("no admin API"), "{words}: {said}");
+        let said = error(&router.listen.to_string());
+        assert!(said.contains("port for clients"), "{words}: {said}");
+        let said = error(&tls.address.to_string());
+        assert!(said.contains("https://"), "{words}: {said}");
+        let said = error(&format!("https://{}", router.admin));
+        assert!(said.contains("http://"), "{words}: {said}");
+    }
+}
+
+/// An order must work while the file has faults, for example in the middle of an edit.
+#[test]
+fn a_command_reads_of_the_file_only_where_the_router_is() {
+    let worker = Worker::json("{}");
+    let (router, _token) = guarded(&[&worker], "");
+    let file = router.config();
+    let file = file.to_str().unwrap();
+    router.edit(|text| text.replace("cores = [0]", "cores = [0]\npolicyy = \"kv\""));
+    let shown = output_of("workers -c", &[file]);
+    assert_eq!((shown.code, &*shown.error), (Some(0), ""), "{}", shown.out);
+    router.edit(|text| text.replace("admin = ", "admin = 7 #"));
+    let shown = output_of("workers -c", &[file]);
+    assert!(shown.code == Some(1) && shown.error.contains("`admin`"), "{}", shown.error);
+    router.edit(|text| text.replace("admin = 7 #", "admin = ").replace("[health]", "[health"));
+    let shown = output_of("workers -c", &[file]);
+    assert!(shown.code == Some(1) && shown.error.contains("forebay.toml:"), "{}", shown.error);
 }
 
 /// A worker that never comes up has its reason in the log, once, and wherever it is shown.

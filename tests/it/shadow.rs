@@ -3,12 +3,13 @@
 use crate::rig::truth::get;
 use crate::rig::{Client, any_port, port_for_later, post, until};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 const CHATS: usize = 9;
 
@@ -34,9 +35,19 @@ impl ShadowProcess {
         for engine in engines {
             command.args(["--worker", &engine.url()]);
         }
-        let child = command.spawn().expect("the program runs");
+        let child = command.stdout(Stdio::piped()).spawn().expect("the program runs");
         until("the page is there", || TcpStream::connect(admin).is_ok());
         Self { child, listen, admin }
+    }
+
+    /// What it prints when it is told to end.
+    fn last_words(&mut self) -> String {
+        let process = Pid::from_child(&self.child);
+        kill_process(process, Signal::TERM).unwrap();
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        text
     }
 
     fn report(&self) -> Value {
@@ -91,7 +102,7 @@ fn kv_is_promised_more_hits_than_the_balancer_gets_and_engines_get_no_request() 
     let engines = [engine(), engine()];
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("shadow.json");
-    let shadow = ShadowProcess::start(&engines, &json);
+    let mut shadow = ShadowProcess::start(&engines, &json);
     let connect = |engine: &EngineHandle| {
         Client::connect(engine.url().trim_start_matches("http://").parse().expect("an address"))
     };
@@ -136,6 +147,8 @@ fn kv_is_promised_more_hits_than_the_balancer_gets_and_engines_get_no_request() 
     assert!(page.contains("<svg") && !page.contains("question"), "{page}");
     until("the file is there", || std::fs::read_to_string(&json).is_ok_and(|t| t.len() > 10));
     assert_eq!(std::fs::metadata(&json).unwrap().permissions().mode() & 0o777, 0o600);
+    let last = shadow.last_words();
+    assert!(last.contains("counted for") && last.contains("kv, the promise"), "{last}");
 }
 
 #[test]
@@ -159,15 +172,28 @@ fn what_a_mirror_sends_never_ends_the_shadow() {
         let mut stream = TcpStream::connect(shadow.listen).unwrap();
         stream.write_all(bytes).unwrap();
     }
+    // More slow senders than bodies that are read: the oldest give way.
+    let slow = (0..70).map(|_| {
+        let mut stream = TcpStream::connect(shadow.listen).unwrap();
+        stream.write_all(half).unwrap();
+        stream
+    });
+    let slow: Vec<TcpStream> = slow.collect();
+    until("the oldest gave way", || shadow.report()["mirrored"]["lost"] == 8);
+    let mut client = Client::connect(shadow.listen);
+    client.send(&post("/v1/completions", br#"{"model":"m","prompt":"b","max_tokens":1}"#));
+    assert_eq!(client.reply().status, 204);
+    until("a body among slow ones is read", || shadow.report()["mirrored"]["prompts"] == 1);
+    drop(slow);
     let idle: Vec<TcpStream> =
         (0..300).filter_map(|_| TcpStream::connect(shadow.listen).ok()).collect();
     drop(idle);
     until("all are counted", || {
         let report = shadow.report();
-        report["mirrored"]["other"] == 4 && report["mirrored"]["lost"] == 2
+        report["mirrored"]["other"] == 4 && report["mirrored"]["lost"] == 72
     });
     let mut client = Client::connect(shadow.listen);
     client.send(&post("/v1/completions", br#"{"model":"m","prompt":"a","max_tokens":1}"#));
     assert_eq!(client.reply().status, 204);
-    until("the last is read", || shadow.report()["mirrored"]["prompts"] == 1);
+    until("the last is read", || shadow.report()["mirrored"]["prompts"] == 2);
 }

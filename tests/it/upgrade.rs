@@ -110,6 +110,38 @@ fn a_second_start_takes_over_without_a_lost_request() {
     assert_eq!(ask_once(listen), Fate::Answered);
 }
 
+/// A start by mistake must not take the port away from the router that serves.
+#[test]
+fn a_second_start_without_a_request_to_replace_is_an_error_that_names_the_process() {
+    let worker = quick();
+    let first = served_by(&worker);
+    let second = first.command(&["serve", "--config"]).wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{text}");
+    let names = format!("process {} is a router on {} already", first.process(), first.listen);
+    assert!(text.contains(&names), "{names}: {text}");
+    assert!(text.contains("forebay upgrade") && text.contains("--take-over"), "{text}");
+    assert_eq!(first.logged("takes over"), 0);
+    assert_eq!(ask_once(first.listen), Fate::Answered);
+    assert_eq!(get(first.admin, "/readyz").status, 200);
+}
+
+/// A foreign process on the port is named as well.
+#[test]
+fn a_port_in_use_names_the_process_that_listens() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let second = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["serve", "--admin", "127.0.0.1:0", "--worker", "http://127.0.0.1:9"])
+        .args(["--listen", &address.to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{text}");
+    let names = format!("process {} (", std::process::id());
+    assert!(text.contains(&names), "{text}");
+}
+
 /// The place of a process that ends is not free at once, and each upgrade needs it.
 #[test]
 fn a_process_that_found_its_place_taken_has_it_once_it_is_free() {

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
 mod ring_models {
-    use forebay_fleet::worker::{QueueCell, QueueDemand, QueueLimits};
+    use forebay_board::{QueueCell, QueueDemand, QueueLimits};
     use forebay_ring::sync::{Arc, AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
     use forebay_ring::{Bell, Wake, latest, spsc};
     use loom::alloc::Track;
@@ -294,10 +294,10 @@ mod ring_models {
 
 mod room_models {
     use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
-    use forebay_fleet::worker::{
-        PinnedPrefixes, PromptNumber, RankLoad, RoomDemand, RoomLimits, UnstreamedPrompts,
-        WindowOrigin, Windows,
+    use forebay_board::{
+        PinnedPrefixes, PromptNumber, RankLoad, UnstreamedPrompts, WindowOrigin, Windows,
     };
+    use forebay_fleet::worker::{RoomDemand, RoomLimits};
     use forebay_index::{BlockKey, KeySeed, PrefixMarks, RootName};
     use forebay_ring::sync::{Arc, AtomicU32, Ordering};
     use loom::thread;
@@ -863,7 +863,8 @@ mod index_models {
 
 mod tenant_models {
     use forebay_base::NanosSinceStart;
-    use forebay_fleet::tenant::{MinuteRate, TenantCell};
+    use forebay_board::TenantCell;
+    use forebay_fleet::tenant::MinuteRate;
     use forebay_ring::sync::Arc;
     use loom::thread;
 

@@ -2,8 +2,8 @@
 
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{NanosSinceStart, QueueIndex, RankIndex};
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Waiter};
-use forebay_fleet::worker::QueueDemand;
+use forebay_board::QueueDemand;
+use forebay_mailbox::{MeshMessage, Ticket, Waiter};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Default)]

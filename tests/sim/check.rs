@@ -6,13 +6,13 @@ use super::shard::SimShard;
 use super::world::{Checked, World};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::Lease;
+use forebay_board::{RankLoad, WindowOrigin};
 use forebay_config::{QUEUE_CLASSES, QueueMode};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, Leg, Rank, RankLoad, Role, RoomDemand, RoomLimits, WindowOrigin,
-    WorkerState,
+    Dialect, FleetSnapshot, Leg, Rank, Role, RoomDemand, RoomLimits, WorkerState,
 };
+use forebay_mailbox::{Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_router::queue::tokens_to_compute;
 use std::collections::BTreeMap;
 

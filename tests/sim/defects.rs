@@ -4,10 +4,10 @@
 use super::plan::MS;
 use super::stage::{Ask, Stage, ranks};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::WindowOrigin;
+use forebay_board::account::Lease;
 use forebay_config::QueueMode;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::Verdict;
-use forebay_fleet::worker::WindowOrigin;
+use forebay_mailbox::Verdict;
 use forebay_prompt::parse::Reason;
 use forebay_router::request::Action;
 use std::collections::VecDeque;

@@ -4,10 +4,11 @@
 use super::stage::{PREFILL_POOL, Stage, pair};
 use forebay_base::limits::QUEUE_RECHECK;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::Lease;
+use forebay_board::{BreakerRules, QueueDemand, QueueLimits, WindowOrigin};
 use forebay_config::QueueMode;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Ticket, Verdict};
-use forebay_fleet::worker::{BreakerRules, Leg, QueueDemand, QueueLimits, Requester, WindowOrigin};
+use forebay_fleet::worker::{Leg, Requester};
+use forebay_mailbox::{Ticket, Verdict};
 use forebay_prompt::parse::Reason;
 use forebay_router::request::{Action, Judgement, hold_against};
 use std::time::Duration;

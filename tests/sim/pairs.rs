@@ -5,8 +5,8 @@ use super::plan::MS;
 use super::request::{Answer, Paired, PrefillLeg, State};
 use super::world::{Checked, Event, World};
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome};
+use forebay_board::account::Lease;
+use forebay_mailbox::{PrefillFault, PrefillOutcome};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{Failed, FailedPair, Judgement, LegEnd, RequestEvent};
 

@@ -7,13 +7,14 @@ use super::plan::Plan;
 use super::world::{Checked, Event, World};
 use fastrand::Rng;
 use forebay_base::{NanosSinceStart, ShardIndex};
+use forebay_board::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_config::Policy;
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict};
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReport, LoadReports, ShardBoard};
+use forebay_fleet::worker::FleetSnapshot;
+use forebay_mailbox::{MeshMessage, Ticket, Verdict};
 use forebay_ring::{Bell, MeshPort, MeshReceiver, MeshSender};
 use forebay_router::dispatch::RetryBudget;
 use forebay_router::queue::{Home, Outbox};
-use forebay_router::request::{Loads, StageRules, Stages, Taken};
+use forebay_router::request::{Loads, StageRules, Stages, TakeOutcome};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -217,8 +218,8 @@ impl World {
         }
         let SimShard { stages, home, fleet, .. } = &mut self.shards[at];
         match stages.take(home, fleet, message) {
-            Taken::News => self.bells[at].ring(),
-            Taken::Delivered(ticket) => {
+            TakeOutcome::News => self.bells[at].ring(),
+            TakeOutcome::Delivered(ticket) => {
                 self.note(|| format!("shard {at}: {ticket:?} hears"));
                 self.books.delivered.insert(ticket);
                 if let Some(&id) = self.books.tickets.get(&ticket)
@@ -227,11 +228,13 @@ impl World {
                     self.shards[at].tasks.push_back(id);
                 }
             }
-            Taken::Returned(ticket, _) => {
+            TakeOutcome::Returned(ticket, _) => {
                 self.note(|| format!("shard {at}: {ticket:?} hears nothing"));
                 self.stats.returned += u64::from(self.books.arrive(ticket).is_some());
             }
-            Taken::Other(message) => return Err(format!("{message:?} is no message of a queue")),
+            TakeOutcome::Other(message) => {
+                return Err(format!("{message:?} is no message of a queue"));
+            }
         }
         Ok(())
     }

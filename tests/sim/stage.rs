@@ -5,18 +5,18 @@ use super::plan::MS;
 use super::shard::stages;
 use fastrand::Rng;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, ShardIndex};
+use forebay_board::account::Lease;
+use forebay_board::{LoadBoard, ShardBoard};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{
-    Dialect, FleetSnapshot, KvTransfer, LoadBoard, Rank, Role, RoomLimits, Serving, ShardBoard,
-    pools, test_support,
+    Dialect, FleetSnapshot, KvTransfer, Rank, Role, RoomLimits, Serving, pools, test_support,
 };
+use forebay_mailbox::{Caller, MeshMessage, Pin, RequestFacts, Ticket, Verdict, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::queue::{Home, is_closed};
 use forebay_router::request::{
-    Action, ChosenRanks, Newcomer, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
+    Action, ChosenRanks, NewRequest, RequestEvent, RequestFlow, Scene, Split, Stages, Stop, Wait,
 };
 use forebay_select::Prompt;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Stage {
     /// The fleet as the control plane publishes it.
     fn pooled(mut self) -> Self {
         pools::assign(&mut self.fleet);
-        self.fleet.set_queues(&self.board);
+        self.board.set_queues(&self.fleet);
         self
     }
 
@@ -158,7 +158,7 @@ impl Stage {
             tried: Vec::new(),
             output_tokens: 0,
         };
-        let newcomer = Newcomer::of(TenantPart { tenant: ask.tenant, weight: 1, is_only: false });
+        let newcomer = NewRequest::of(TenantPart { tenant: ask.tenant, weight: 1, is_only: false });
         let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, newcomer);
         let action = self.step(&mut flow, ask.prompt_bytes, RequestEvent::Ready);
         (flow, action)
@@ -239,7 +239,7 @@ impl Stage {
 
     /// May a request of the tenant pass the window of the first pool?
     pub(crate) fn lets_in(&mut self, tenant: u64, is_only: bool) -> bool {
-        let mut newcomer = Newcomer::of(TenantPart { tenant, weight: 1, is_only });
+        let mut newcomer = NewRequest::of(TenantPart { tenant, weight: 1, is_only });
         let Self { stages, fleet, now, .. } = self;
         stages.let_in(fleet, PoolIndex(0), *now, &mut newcomer).is_ok()
     }

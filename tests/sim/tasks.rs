@@ -4,15 +4,16 @@
 use super::request::{Answer, Fate, Running, State};
 use super::world::{Checked, Event, World};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
+use forebay_board::account::{Count, Lease};
+use forebay_board::{BreakerRules, QueueDemand};
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{BreakerRules, FleetSnapshot, Leg, QueueDemand};
+use forebay_fleet::worker::{FleetSnapshot, Leg};
+use forebay_mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, ChosenRanks, Failed, Judgement, Newcomer, RequestEvent, RequestFlow, Scene, Stop, Wait,
-    WaitEnd, engine_refused, hold_against, wait_deadline,
+    Action, ChosenRanks, Failed, Judgement, NewRequest, RequestEvent, RequestFlow, Scene, Stop,
+    Wait, WaitEnd, engine_refused, hold_against, wait_deadline,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl World {
         let stages = &mut shard.stages;
         let mut facts = request.facts.clone();
         let Caller { tenant, weight, .. } = facts.caller;
-        let mut newcomer = Newcomer::of(TenantPart { tenant, weight, is_only: false });
+        let mut newcomer = NewRequest::of(TenantPart { tenant, weight, is_only: false });
         let pool = fleet.models[facts.model.index()].pool;
         if stages.let_in(&fleet, pool, now, &mut newcomer).is_err() {
             return self.answer(id, Answer::Window);

@@ -5,11 +5,11 @@
 use super::stage::{Ask, Stage, Waits};
 use fastrand::Rng;
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex};
+use forebay_board::account::Lease;
 use forebay_config::QueueMode;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Ticket, Verdict};
 use forebay_fleet::tenant::TenantPart;
-use forebay_router::request::{Action, Newcomer};
+use forebay_mailbox::{Ticket, Verdict};
+use forebay_router::request::{Action, NewRequest};
 use std::collections::BTreeMap;
 
 /// Time that an answer takes on average: from half to one and a half of it.
@@ -123,7 +123,7 @@ impl Scene {
     fn ask(&mut self, tenant: u64) {
         let class = if tenant == GREEDY { self.case.greedy_class } else { 1 };
         let ask = Ask { tenant, class, ..self.stage.any() };
-        let mut newcomer = Newcomer::of(TenantPart { tenant, weight: 1, is_only: false });
+        let mut newcomer = NewRequest::of(TenantPart { tenant, weight: 1, is_only: false });
         let Stage { stages, fleet, now, .. } = &mut self.stage;
         if stages.let_in(fleet, PoolIndex(0), *now, &mut newcomer).is_err() {
             return self.refused(tenant);

@@ -2,9 +2,9 @@
 
 use super::stage::{Ask, Stage, ranks};
 use forebay_base::{DpRank, PoolIndex};
+use forebay_board::WindowOrigin;
 use forebay_config::QueueMode;
-use forebay_fleet::mailbox::Pin;
-use forebay_fleet::worker::WindowOrigin;
+use forebay_mailbox::Pin;
 use forebay_prompt::parse::Reason;
 use std::time::Duration;
 

@@ -10,8 +10,9 @@ use super::shard::SimShard;
 use super::stats::Stats;
 use fastrand::Rng;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::MeshMessage;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReading, LoadReport, OwnLoad};
+use forebay_board::{LoadBoard, LoadReading, LoadReport, OwnLoad};
+use forebay_fleet::worker::FleetSnapshot;
+use forebay_mailbox::MeshMessage;
 use forebay_ring::{Bell, mesh};
 use forebay_router::dispatch::RelayError;
 use rustix::event::{EventfdFlags, eventfd};
@@ -97,7 +98,7 @@ impl World {
             events: BTreeMap::new(),
             next_number: 0,
         };
-        fleet.set_queues(&world.board);
+        world.board.set_queues(&fleet);
         world.plan_events();
         world
     }
@@ -252,7 +253,7 @@ impl World {
         let what = self.truth.change(&mut self.random);
         let fleet = self.truth.snapshot();
         self.note(|| format!("fleet {}: {what}", fleet.generation));
-        fleet.set_queues(&self.board);
+        self.board.set_queues(&fleet);
         for shard in 0..self.shards.len() {
             let at = self.now.0 + self.random.u64(..20 * MS);
             self.at(NanosSinceStart(at), Event::Fleet(shard, Arc::clone(&fleet)));

@@ -8,11 +8,14 @@ finds the prefill rank of the room, and has nothing to say before that rank has 
 digest of the prompt, and every token of the answer follows from it: a decode rank that got no KV, or that of another
 prompt, cannot give the answer that a server without disaggregation gives.
 
-Prints one line a room, `ROOM number side outcome prompt_tokens`, and `OPEN 1` or `OPEN 0` when the first request comes or the last is gone.
+Prints one line a room, `ROOM number side outcome prompt_tokens`, with `--kv-port` one line a prompt, `PROMPT tokens cached`, and `OPEN 1` or `OPEN 0` when the first request comes or the last is gone.
+
+With `--kv-port`, the pages of the prefix cache are published as KV events in SGLang's form. Nothing is evicted.
 
 usage: sglang_server.py --root SGLANG_ROOT --model DIR --port P [--mode null|prefill|decode] [--dp-rank 0 --dp-size 1]
-                        [--rank-port P] [--host 127.0.0.1] [--page 16] [--tokens-per-s 200] [--prefill-us 20]
-       a rank listens on port + rank, its room partner on rank-port + rank; needs CPython 3.11 and msgspec
+                        [--rank-port P] [--host 127.0.0.1] [--page 16] [--tokens-per-s 200] [--prefill-us 20] [--kv-port P]
+       a rank listens on port + rank, its room partner on rank-port + rank, its events come from kv-port + rank;
+       needs CPython 3.11 and msgspec, and pyzmq for events
 """
 
 import argparse
@@ -70,9 +73,12 @@ def start_frontend(given):
     # A real server says its API port here when the registry is part of the frontend, and the default on a decode server.
     registry_port = given.port if given.mode == "prefill" else 8998
     deployment = {"disaggregation_bootstrap_port": registry_port, "dp_size": given.dp_size, "dp_rank": given.dp_rank, "page_size": given.page}
+    events = None
+    if given.kv_port:
+        events = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": given.kv_port, "topic": "", "block_size": given.page, "dp_size": given.dp_size}
     launch = {
         "model_path": given.model, "served_model_name": "tiny", "disaggregation_mode": given.mode, "disaggregation_bootstrap_port": registry_port,
-        "dp_size": given.dp_size, "page_size": given.page, "kv_events": None, "status": "ready", "max_total_num_tokens": 100_000,
+        "dp_size": given.dp_size, "page_size": given.page, "kv_events": events, "status": "ready", "max_total_num_tokens": 100_000,
         "max_req_input_len": 8000, "enable_http2": False,
     }  # fmt: skip
     model = extension.ModelConfig(
@@ -83,7 +89,7 @@ def start_frontend(given):
             model_path=given.model, served_model_name="tiny", tokenizer_path=given.model, revision=None, load_format="auto", weight_version="default",
             hicache_storage_backend=None, hicache_storage_backend_extra_config=None, hicache_storage_prefetch_policy="best_effort",
             hicache_write_policy="write_through", host=given.host, port=given.port, grpc_port=None, log_level="warning", log_level_http=None,
-            chat_template=None, default_chat_template_kwargs="{}", tool_call_parser=None, reasoning_parser=None,
+            chat_template=None, default_chat_template_kwargs="{}", tool_call_parser="qwen25" if given.kv_port else None, reasoning_parser=None,
             stream_response_default_include_usage=False, tokenizer_worker_num=1, detokenizer_worker_num=1, skip_tokenizer_init=False,
             skip_server_warmup=True, health_generate_headers={}, default_priority_value=None, enable_request_header_overrides=True,
             incremental_streaming_output=False, disaggregation_mode=mode, model_config=model, preferred_sampling_params=None,
@@ -116,6 +122,28 @@ def send_line(peer, message):
     peer.sendall(json.dumps(message).encode() + b"\n")
 
 
+class Events:
+    """SGLang's publisher of KV events: ZMQ, batches numbered from 0."""
+
+    def __init__(self, given):
+        import zmq
+
+        self.given, self.number = given, 0
+        self.socket = zmq.Context.instance().socket(zmq.PUB)
+        self.socket.bind(f"tcp://*:{given.kv_port + given.dp_rank}")
+
+    def stored(self, keys, parent, tokens):
+        """New pages of one prompt, the first below `parent`."""
+        event = ["BlockStored", [page_hash(key) for key in keys], parent and page_hash(parent), tokens, self.given.page, None, "GPU"]
+        batch = msgspec.msgpack.encode([time.time(), [event], self.given.dp_rank])
+        self.socket.send_multipart([b"", self.number.to_bytes(8, "big"), batch])
+        self.number += 1
+
+
+def page_hash(key):
+    return int.from_bytes(key[:8], "big", signed=True)
+
+
 class Scheduler:
     def __init__(self, given, server):
         self.given = given
@@ -126,6 +154,7 @@ class Scheduler:
         self.early = {}
         self.pages = set()
         self.open = False
+        self.events = Events(given) if given.kv_port else None
 
     # What goes back to the frontend.
 
@@ -156,6 +185,9 @@ class Scheduler:
         request = Request(header, tokens)
         mode, size = self.given.mode, self.given.dp_size
         request.cached = self.cached_tokens(request)
+        if self.events:
+            # The Rust server's usage has no cached tokens.
+            print(f"PROMPT {len(request.tokens)} {request.cached}", flush=True)
         if mode == "null" or request.host == FAKE_HOST:
             self.compute(request)
         elif request.room is None:
@@ -174,12 +206,18 @@ class Scheduler:
 
     def cached_tokens(self, request):
         """Whole pages of the prompt that an earlier one began with; the last token is never taken from there."""
-        page, known = self.given.page, 0
+        page, known, parent, new = self.given.page, 0, None, []
         for end in range(page, len(request.tokens) + 1, page):
             key = hashlib.sha256(request.tokens[:end].tobytes()).digest()
-            if key in self.pages and known == end - page and end < len(request.tokens):
-                known = end
-            self.pages.add(key)
+            if key in self.pages:
+                parent = key
+                known = end if known == end - page and end < len(request.tokens) else known
+            else:
+                self.pages.add(key)
+                new.append((key, end))
+        if new and self.events:
+            begin, end = new[0][1] - page, new[-1][1]
+            self.events.stored([key for key, _ in new], parent, request.tokens[begin:end].tolist())
         return known
 
     def compute(self, request):
@@ -348,6 +386,7 @@ def main():
     options.add_argument("--vocabulary", type=int, default=2236)
     options.add_argument("--tokens-per-s", type=float, default=200.0)
     options.add_argument("--prefill-us", type=float, default=20.0, help="a token of a prompt that is not cached")
+    options.add_argument("--kv-port", type=int, default=0, help="publish KV events from this port on")
     options.add_argument("--room-timeout-s", type=float, default=60.0, help="SGLang's own is 300")
     options.add_argument("--heartbeat-s", type=float, default=2.0, help="until decode gives a lost prefill rank up; SGLang needs 10")
     given = options.parse_args()

@@ -20,7 +20,7 @@ use super::times::TimesLog;
 use super::tokenizer::Tokenizer;
 use super::transfer::{KvSeeker, RegistryState, TransferTable};
 use super::unix_time::unix_time_s;
-use super::wire_cut::{CutListener, Scissors};
+use super::wire_cut::{ConnectionCutter, CutListener};
 use forebay_base::Clock;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -209,7 +209,7 @@ fn run_until(
             tokio::spawn(serving);
         }
         let listener = CutListener::new(listener, state.clock, &state.faults)?;
-        let routes = routes(state, known).into_make_service_with_connect_info::<Scissors>();
+        let routes = routes(state, known).into_make_service_with_connect_info::<ConnectionCutter>();
         tokio::select! {
             served = axum::serve(listener, routes).into_future() => served?,
             () = shutdown => {}

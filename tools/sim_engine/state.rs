@@ -7,7 +7,7 @@ use super::encode::EncodeHandle;
 use super::events::kv_publisher::KvEndpoints;
 use super::fault::Faults;
 use super::tally::EngineTally;
-use super::times::{Timed, TimesLog};
+use super::times::{TimedRequest, TimesLog};
 use super::transfer::{KvSeeker, TransferTable};
 use forebay_base::Clock;
 use std::sync::Arc;
@@ -56,10 +56,10 @@ pub(super) struct RequestTracking {
 
 impl EngineState {
     /// Starts the time log of a request, if configured.
-    pub(super) fn times(&self) -> Timed {
+    pub(super) fn times(&self) -> TimedRequest {
         self.requests
             .times
             .as_ref()
-            .map_or_else(Timed::unwanted, |times| times.received(self.config.role))
+            .map_or_else(TimedRequest::unwanted, |times| times.received(self.config.role))
     }
 }

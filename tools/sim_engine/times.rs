@@ -21,7 +21,7 @@ pub(super) struct TimesLog {
 
 /// A request, which writes its line when dropped. Does nothing without a file.
 #[derive(Debug)]
-pub(super) struct Timed(Option<TimedLine>);
+pub(super) struct TimedRequest(Option<TimedLine>);
 
 #[derive(Debug)]
 struct TimedLine {
@@ -41,13 +41,13 @@ impl TimesLog {
     }
 
     /// Records the arrival of a request.
-    pub(super) fn received(&self, role: EngineRole) -> Timed {
+    pub(super) fn received(&self, role: EngineRole) -> TimedRequest {
         let log = self.clone();
         let received_ns = self.now_ns();
         let first_ns = None;
         let ended = None;
         let meeting = None;
-        Timed(Some(TimedLine { log, received_ns, first_ns, ended, role, meeting }))
+        TimedRequest(Some(TimedLine { log, received_ns, first_ns, ended, role, meeting }))
     }
 
     fn now_ns(&self) -> u64 {
@@ -55,7 +55,7 @@ impl TimesLog {
     }
 }
 
-impl Timed {
+impl TimedRequest {
     /// A request without a time log.
     pub(super) fn unwanted() -> Self {
         Self(None)

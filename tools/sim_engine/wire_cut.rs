@@ -18,16 +18,16 @@ use tokio::sync::watch;
 
 /// Breaks the connection of a request. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Scissors(Arc<watch::Sender<Option<FaultPlan>>>);
+pub(super) struct ConnectionCutter(Arc<watch::Sender<Option<FaultPlan>>>);
 
-impl Scissors {
+impl ConnectionCutter {
     /// Cuts the next answer as planned.
     pub(super) fn cut(&self, plan: FaultPlan) {
         self.0.send_replace(Some(plan));
     }
 }
 
-impl Connected<IncomingStream<'_, CutListener>> for Scissors {
+impl Connected<IncomingStream<'_, CutListener>> for ConnectionCutter {
     fn connect_info(stream: IncomingStream<'_, CutListener>) -> Self {
         stream.io().scissors.clone()
     }
@@ -99,7 +99,7 @@ impl Listener for CutListener {
 #[derive(Debug)]
 pub(super) struct CutStream {
     stream: TcpStream,
-    scissors: Scissors,
+    scissors: ConnectionCutter,
     plan: watch::Receiver<Option<FaultPlan>>,
     progress: CutProgress,
 }
@@ -156,7 +156,7 @@ impl CutProgress {
 impl CutStream {
     fn new(stream: TcpStream) -> Self {
         let (sender, plan) = watch::channel(None);
-        let scissors = Scissors(Arc::new(sender));
+        let scissors = ConnectionCutter(Arc::new(sender));
         Self { stream, scissors, plan, progress: CutProgress::default() }
     }
 

@@ -1,7 +1,6 @@
 //! What `tools/peers` asks for.
 
-use crate::poll::{Poller, Token};
-use crate::rig::Rig;
+use forebay_bench_rig::{Poller, Rig, Token};
 use serde::Deserialize;
 use std::io;
 use std::os::fd::AsFd;

@@ -2,18 +2,14 @@
 //! open loop an answer's latency counts from the moment its request was *due*, so that a stall is
 //! seen by all requests behind it. An event's delay counts from when it was due at the worker.
 
-use crate::answer::Reader;
 use crate::command::{Pace, Plan};
-use crate::poll::{Poller, Token};
 use crate::prompts::{Kind, Pool, Pools};
 use crate::report::{Sample, report};
-use crate::rig::Rig;
-use crate::stub::{Event, LAST_EVENT, StreamPlan, unary_body, written};
 use crate::window::Spent;
+use forebay_bench_rig::{Connection, Event, EventReader, Part, Rig, StreamPlan, unary_body};
 use serde_json::Value;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read};
-use std::net::TcpStream;
+use std::io;
 use std::rc::Rc;
 
 /// A run without an answer or event for so long has failed.
@@ -31,11 +27,7 @@ enum Expect {
 }
 
 struct Client {
-    stream: TcpStream,
-    token: Token,
-    reader: Reader,
-    request: Rc<[u8]>,
-    sent_bytes: usize,
+    connection: Connection,
     due_ns: u64,
     is_busy: bool,
     seen: Seen,
@@ -45,8 +37,7 @@ struct Client {
 #[derive(Default)]
 struct Seen {
     bytes: usize,
-    /// Of an event that is not complete.
-    partial: Vec<u8>,
+    reader: EventReader,
     events: u32,
     is_wrong: bool,
 }
@@ -90,7 +81,10 @@ impl<'a> Load<'a> {
     fn connect(rig: &mut Rig, plan: &'a Plan, pool: Rc<Pool>) -> io::Result<Self> {
         let mut clients = Vec::new();
         for number in 0..plan.connections {
-            clients.push(Client::connect(plan.port, &rig.poller, number)?);
+            let address = ([127, 0, 0, 1], plan.port).into();
+            let connection = Connection::open(address, &rig.poller, number)?;
+            let seen = Seen::default();
+            clients.push(Client { connection, due_ns: 0, is_busy: false, seen });
             if number.is_multiple_of(CONNECT_BATCH) {
                 rig.stub.accept(&rig.poller)?;
             }
@@ -204,7 +198,8 @@ impl<'a> Load<'a> {
             if self.sample.is_measured {
                 self.sample.late.saturating_record(now - client.due_ns);
             }
-            client.send(&rig.poller, request)?;
+            client.is_busy = true;
+            client.connection.send(&rig.poller, request)?;
             self.next += 1;
             self.in_flight += 1;
         }
@@ -214,20 +209,20 @@ impl<'a> Load<'a> {
     fn receive(&mut self, rig: &mut Rig, pools: &mut Pools, number: u32) -> io::Result<()> {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(client) = self.clients.get_mut(at) else { return Ok(()) };
-        client.flush(&rig.poller)?;
-        let count = match client.stream.read(&mut rig.scratch) {
-            Ok(0) => return Err(io::Error::other("a connection was closed before its answer")),
-            Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let now = rig.now_ns();
-        self.progress_ns = now;
-        let Client { reader, seen, .. } = &mut *client;
+        let Client { connection, seen, .. } = &mut *client;
         let sample = &mut self.sample;
         let expect = &self.expect;
-        let is_done =
-            reader.feed(&rig.scratch[..count], |part| seen.take(part, expect, now, sample))?;
+        let clock = rig.clock;
+        // The moment after the read, for all that it gave.
+        let mut read_ns = None;
+        let is_done = connection.receive(&rig.poller, &mut rig.scratch, |part| {
+            let now = *read_ns.get_or_insert_with(|| clock.now().0);
+            if let Part::Body(part) = part {
+                seen.take(part, expect, now, sample);
+            }
+        })?;
+        let now = read_ns.unwrap_or_else(|| clock.now().0);
+        self.progress_ns = now;
         if !is_done {
             return Ok(());
         }
@@ -236,50 +231,11 @@ impl<'a> Load<'a> {
         }
         client.is_busy = false;
         let is_right = client.seen.is_complete(&self.expect, self.plan.events);
-        self.sample.answer(client.reader.status, is_right, now.saturating_sub(client.due_ns));
+        self.sample.answer(client.connection.status(), is_right, now.saturating_sub(client.due_ns));
         client.seen = Seen::default();
         self.in_flight -= 1;
         self.idle.push_back(number);
         self.send_due(rig, pools, now)
-    }
-}
-
-impl Client {
-    fn connect(port: u16, poller: &Poller, number: u32) -> io::Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        let token = Token::Client(number);
-        poller.add(&stream, token)?;
-        Ok(Self {
-            stream,
-            token,
-            reader: Reader::default(),
-            request: Rc::default(),
-            sent_bytes: 0,
-            due_ns: 0,
-            is_busy: false,
-            seen: Seen::default(),
-        })
-    }
-
-    fn send(&mut self, poller: &Poller, request: Rc<[u8]>) -> io::Result<()> {
-        self.is_busy = true;
-        self.sent_bytes = written(&self.stream, &request)?;
-        let is_whole = self.sent_bytes == request.len();
-        self.request = request;
-        if is_whole { Ok(()) } else { poller.await_room(&self.stream, self.token, true) }
-    }
-
-    fn flush(&mut self, poller: &Poller) -> io::Result<()> {
-        if self.sent_bytes == self.request.len() {
-            return Ok(());
-        }
-        self.sent_bytes += written(&self.stream, &self.request[self.sent_bytes..])?;
-        if self.sent_bytes < self.request.len() {
-            return Ok(());
-        }
-        poller.await_room(&self.stream, self.token, false)
     }
 }
 
@@ -291,38 +247,22 @@ impl Seen {
             Expect::Body(body) => {
                 self.is_wrong |= body.get(self.bytes..self.bytes + part.len()) != Some(part);
             }
-            Expect::Events(event) => self.events(part, event, now, sample),
+            Expect::Events(event) => self.reader.take(part, event, |due_ns| {
+                match due_ns {
+                    Some(due_ns) => sample.event(now.saturating_sub(due_ns)),
+                    None => self.is_wrong = true,
+                }
+                self.events += 1;
+            }),
         }
         self.bytes += part.len();
-    }
-
-    fn events(&mut self, mut part: &[u8], event: &Event, now: u64, sample: &mut Sample) {
-        while !part.is_empty() {
-            let missing = event.len() - self.partial.len();
-            let used = missing.min(part.len());
-            let is_whole = used == event.len();
-            if !is_whole {
-                self.partial.extend_from_slice(&part[..used]);
-            }
-            let whole = if is_whole { &part[..used] } else { &self.partial[..] };
-            part = &part[used..];
-            if whole.len() < event.len() {
-                return;
-            }
-            match event.due_ns(whole) {
-                Some(due_ns) => sample.event(now.saturating_sub(due_ns)),
-                None => self.is_wrong = true,
-            }
-            self.events += 1;
-            self.partial.clear();
-        }
     }
 
     fn is_complete(&self, expect: &Expect, events: u32) -> bool {
         let is_all = match expect {
             Expect::Anything => true,
             Expect::Body(body) => self.bytes == body.len(),
-            Expect::Events(_) => self.events == events && self.partial == LAST_EVENT,
+            Expect::Events(_) => self.events == events && self.reader.has_ended(),
         };
         is_all && !self.is_wrong
     }

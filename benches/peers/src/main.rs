@@ -9,26 +9,16 @@
     reason = "a bench that is wrong stops; all indexes are its own numbers"
 )]
 
-mod answer;
 mod command;
-#[path = "../../latency/cpu.rs"]
-#[allow(dead_code, reason = "benches/latency looks for threads by name")]
-mod cpu;
 mod load;
-#[path = "../../latency/poll.rs"]
-#[allow(dead_code, reason = "benches/latency reads and writes otherwise")]
-mod poll;
 mod prompts;
 mod report;
-mod request;
-mod rig;
-mod stub;
 mod window;
 
 use command::{Command, Inbox};
+use forebay_bench_rig::Rig;
 use load::run;
 use prompts::Pools;
-use rig::Rig;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::num::NonZeroU64;

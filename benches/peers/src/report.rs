@@ -1,7 +1,7 @@
 //! What a run gave, as one object of JSON. Times are microseconds, shares are of one core.
 
-use crate::stub::Counts;
 use crate::window::Spent;
+use forebay_bench_rig::StubCounts;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl Sample {
 }
 
 /// `answers` are those of the measured part, `answers_all` those of the whole run.
-pub(crate) fn report(sample: &Sample, counts: Counts) -> Value {
+pub(crate) fn report(sample: &Sample, counts: StubCounts) -> Value {
     let spent = sample.spent;
     let answers = sample.latency.len();
     let events = sample.delay.len();

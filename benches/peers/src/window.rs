@@ -1,7 +1,7 @@
 //! CPU time over the measured part of a run: of the router, of this program, and of all others on
 //! the machine.
 
-use crate::cpu::{CpuMeter, threads};
+use forebay_bench_rig::{CpuMeter, threads};
 use std::fs;
 
 /// Clock ticks of `/proc/stat` are hundredths of a second on Linux.

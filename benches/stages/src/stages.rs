@@ -7,22 +7,23 @@ use super::world::{
 };
 use crate::world::REQUESTER;
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
+use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+use forebay_board::{LoadReports, ShardBoard};
 use forebay_config::{Config, Policy};
-use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-use forebay_fleet::mailbox::{Caller, RequestFacts};
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{Leg, LoadReports, ShardBoard};
+use forebay_fleet::worker::Leg;
 use forebay_http1::{
     AnswerBody, DownstreamHead, HeadLimits, Method, Progress, RequestHead, ResponseHead,
     UpstreamHead, Version, decimal, encode_request, encode_response, header, parse_request,
     parse_response,
 };
 use forebay_index::{Overlaps, PrefixMarks};
+use forebay_mailbox::{Caller, RequestFacts};
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
-use forebay_prompt::render::{RenderThread, Rendered, render_at};
+use forebay_prompt::render::{RenderMethod, RenderThread, render_at};
 use forebay_router::dispatch::{RetryBudget, SendPlans};
 use forebay_router::request::{
-    Action, Loads, Newcomer, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
+    Action, Loads, NewRequest, RequestEvent, RequestFlow, Scene, Split, StageRules, Stages,
 };
 use forebay_select::{
     Binder, Candidates, PickRequest, Prices, PromptOverlaps, PromptSize, RankSearch, RoundRobin,
@@ -129,7 +130,7 @@ fn render_of(body_bytes: usize) -> Box<dyn Operation> {
     let request = scanned(&body);
     let run = move |out: &mut Vec<u8>| {
         let rendered = render_at(RenderThread::Shard, black_box(&request), &body, &text, out);
-        assert_eq!(rendered, Ok(Rendered::Plan));
+        assert_eq!(rendered, Ok(RenderMethod::Plan));
     };
     operation(Vec::new(), Vec::clear, run)
 }
@@ -365,7 +366,7 @@ fn flow() -> Box<dyn Operation> {
             count: &|_| (),
         };
         let mut flow =
-            RequestFlow::new(facts.clone(), CHAT, body_bytes, Newcomer::of(TenantPart::ONLY));
+            RequestFlow::new(facts.clone(), CHAT, body_bytes, NewRequest::of(TenantPart::ONLY));
         match flow.step(NOW, RequestEvent::Ready, black_box(&mut scene)) {
             Action::Send(chosen) => assert_eq!(chosen.lease.rank(), HOLDER),
             other => panic!("{other:?}"),

@@ -2,19 +2,19 @@
 
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
+use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+use forebay_board::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, ShardBoard};
 use forebay_config::Config;
-use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
 use forebay_fleet::worker::{
-    Dialect, EngineTexts, FleetSnapshot, LimitSource, LoadBoard, LoadReading, LoadReport,
-    LoadReports, Model, ModelKind, ModelText, OwnLoad, Pool, Rank, Requester, Role, RoomLimits,
-    Serving, SessionSeat, ShardBoard, TierRanks, Worker, WorkerState,
+    Dialect, EngineTexts, FleetSnapshot, LimitSource, Model, ModelKind, ModelText, Pool, Rank,
+    Requester, Role, RoomLimits, Serving, SessionSeat, TierRanks, Worker, WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, PrefixMarks, RootName,
     SliceWriter, index, slice_of,
 };
 use forebay_prompt::parse::{ApiRequest, Endpoint, scan};
-use forebay_prompt::render::{RenderThread, Rendered, render_at};
+use forebay_prompt::render::{RenderMethod, RenderThread, render_at};
 use forebay_select::{MatchRequest, Prompt, PromptOverlaps};
 use forebay_text::chat::{ChatTemplate, EngineRules, SpecialTokens, load_model_text_for};
 use std::net::SocketAddr;
@@ -264,7 +264,7 @@ impl World {
     pub(crate) fn render(&self, prompt: &mut Prompt) {
         let buffer = prompt.end();
         prompt.begin(buffer);
-        assert_eq!(prompt.write_text(&self.ask()), Some(Ok(Rendered::Plan)));
+        assert_eq!(prompt.write_text(&self.ask()), Some(Ok(RenderMethod::Plan)));
     }
 
     /// Walks the index for a rendered prompt.

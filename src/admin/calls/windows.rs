@@ -2,9 +2,10 @@
 //! window opened here reaches the other replicas like any other window.
 
 use forebay_base::{NanosSinceStart, PoolIndex};
+use forebay_board::{WindowOrigin, Windows};
 use forebay_config::parse_duration;
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, Pool, WindowOrigin, Windows};
+use forebay_fleet::worker::{FleetSnapshot, Pool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;

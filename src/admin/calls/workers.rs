@@ -4,9 +4,8 @@ use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{
-    Dialect, EjectReason, FleetSnapshot, HeldFailures, LoadReports, Rank, Worker, WorkerState,
-};
+use forebay_board::{EjectReason, HeldFailures, LoadReports};
+use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
@@ -35,7 +34,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "name": &*worker.name,
         "url": format!("{}://{}", scheme(worker), worker.authority),
         "address": worker.address.to_string(),
-        "engine": engine(worker.dialect),
+        "engine": worker.engine_name(),
         "state": if used_by.is_some() { "unused" } else { state(worker.state) },
         "engine_used_by": used_by,
         "draining": worker.state.is_draining() && used_by.is_none(),
@@ -174,15 +173,6 @@ pub(crate) fn report(rank: RankIndex, reports: &LoadReports, now: NanosSinceStar
         "foreign_waiting_tokens": report.foreign.waiting_tokens,
         "foreign_held_tokens": report.foreign.held_tokens,
     })
-}
-
-/// Name of the engine.
-pub(crate) fn engine(dialect: Dialect) -> &'static str {
-    match dialect {
-        Dialect::Vllm => "vllm",
-        Dialect::Sglang => "sglang",
-        Dialect::Openai => "openai",
-    }
 }
 
 /// Name of the health state.

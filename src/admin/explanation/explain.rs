@@ -11,17 +11,17 @@ use crate::calls::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
+use forebay_board::account::ShardCounters;
+use forebay_board::{LoadBoard, LoadReports, RankLoad, ShardBoard};
 use forebay_config::{Config, Policy, QueueMode};
 use forebay_disagg::inspect;
-use forebay_fleet::account::ShardCounters;
 use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model, RankLoad, Requester, Role,
-    SESSION_DRAW_END, SessionKey, ShardBoard,
+    FleetSnapshot, KvTransfer, Leg, Model, Requester, Role, SESSION_DRAW_END, SessionKey,
 };
 use forebay_http1::{Method, RequestHead};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, session_key};
-use forebay_prompt::render::{RenderThread, Rendered, name_images};
+use forebay_prompt::render::{RenderMethod, RenderThread, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
     PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
@@ -181,7 +181,7 @@ impl Explainer {
         model: &Model,
         bytes_per_token: f32,
         sources: &ExplainSources<'_>,
-    ) -> Result<Rendered, NoMatch> {
+    ) -> Result<RenderMethod, NoMatch> {
         let request = &self.request;
         let place = RenderThread::Offload;
         let index = sources.index;

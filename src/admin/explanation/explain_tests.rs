@@ -2,11 +2,10 @@
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
+use forebay_board::{LoadBoard, LoadReports};
 use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::worker::test_support::two_pools;
-use forebay_fleet::worker::{
-    FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Role, RoomDemand, SessionSeat,
-};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Role, RoomDemand, SessionSeat};
 use forebay_index::{KeySeed, index};
 use serde_json::Value;
 use std::sync::Arc;

@@ -4,9 +4,10 @@
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use forebay_base::NanosSinceStart;
+use forebay_board::account::ShardCounters;
+use forebay_board::{LoadBoard, LoadReports};
 use forebay_config::Config;
-use forebay_fleet::account::ShardCounters;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, LoadReports};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{Reason, Refusal};
 use serde_json::Value;

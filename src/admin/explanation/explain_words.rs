@@ -4,7 +4,7 @@ use forebay_base::RankIndex;
 use forebay_fleet::trust::{GuessUse, RequestShape, SHARES};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Role};
 use forebay_index::GuessKind;
-use forebay_prompt::render::{Rendered, Unrenderable};
+use forebay_prompt::render::{RenderMethod, Unrenderable};
 use forebay_select::{NoPair, PromptOverlaps, Route};
 use serde_json::{Value, json};
 
@@ -81,12 +81,12 @@ pub(crate) const fn route_because(route: Result<Route, NoPair>) -> Option<&'stat
     }
 }
 
-pub(crate) fn way(rendered: Rendered) -> &'static str {
+pub(crate) fn way(rendered: RenderMethod) -> &'static str {
     match rendered {
-        Rendered::Plan => "plan",
-        Rendered::Template => "template",
-        Rendered::TextPart => "template, up to the first part that is not text",
-        Rendered::Raw => "raw",
-        Rendered::Beginning => "its beginning alone",
+        RenderMethod::Plan => "plan",
+        RenderMethod::Template => "template",
+        RenderMethod::TextPart => "template, up to the first part that is not text",
+        RenderMethod::Raw => "raw",
+        RenderMethod::Beginning => "its beginning alone",
     }
 }

@@ -5,7 +5,8 @@
 use super::super::calls::windows::{openers, pool_name};
 use forebay_base::limits::LIVE_EVENTS_MAX;
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
-use forebay_fleet::worker::{FleetSnapshot, Windows, Worker, WorkerState};
+use forebay_board::Windows;
+use forebay_fleet::worker::{FleetSnapshot, Worker, WorkerState};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -206,7 +207,7 @@ fn ranks(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::WindowOrigin;
+    use forebay_board::WindowOrigin;
     use forebay_fleet::worker::test_support::two_pools;
 
     const NOW: NanosSinceStart = NanosSinceStart(0);

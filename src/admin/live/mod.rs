@@ -1,22 +1,31 @@
 //! The live page's stream: a snapshot per second of the facts behind `/metrics` and `/workers`.
-//! Owned by the control plane's loop, which calls [`LiveFeed::is_due`] at each tick and makes no
-//! snapshot without viewers. All viewers share the bytes of a snapshot. Limits: `LIVE_VIEWERS_MAX`
-//! viewers. A viewer that does not read misses snapshots, holds at most two unread, and is closed
-//! like any silent connection of the admin API.
+//! Owned by the control plane's loop, which calls [`LiveFeed::is_due`] at each tick. Without
+//! viewers the loop makes no snapshot, only an entry of [`history`]. All viewers share the bytes of
+//! a snapshot. Limits: `LIVE_VIEWERS_MAX` viewers. A viewer that does not read misses snapshots,
+//! holds at most two unread, and is closed like any silent connection of the admin API.
 
 mod events;
+mod history;
 mod ranks;
 mod snapshot;
+mod tenants;
 
 pub use snapshot::LiveSources;
 
+use crate::sources::ScrapeSources;
 use axum::body::Bytes;
 use events::Events;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::LIVE_VIEWERS_MAX;
-use forebay_fleet::worker::{FleetSnapshot, Windows};
+use forebay_board::Windows;
+use forebay_fleet::worker::FleetSnapshot;
+use history::History;
 use hyper::body::{Body, Frame};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use snapshot::SnapshotParts;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -30,7 +39,7 @@ const UNREAD_MAX: usize = 2;
 /// Every tenth snapshot is whole, to resynchronize viewers.
 const WHOLE_EVERY: u64 = 10;
 
-/// All viewers, and recent events.
+/// All viewers, recent events and recent figures.
 #[derive(Debug, Default)]
 pub struct LiveFeed {
     viewers: Vec<Sender<Bytes>>,
@@ -39,7 +48,19 @@ pub struct LiveFeed {
     shown_generation: u64,
     /// The next snapshot must be whole: a viewer is new or has missed a snapshot.
     is_whole_due: bool,
+    /// The next snapshot has the history: a viewer is new.
+    is_history_due: bool,
+    history: History,
     shown_count: u64,
+}
+
+/// A snapshot as sent.
+#[derive(Serialize)]
+struct SentSnapshot<'a> {
+    #[serde(flatten)]
+    snapshot: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<&'a VecDeque<Box<RawValue>>>,
 }
 
 /// Body of a viewer's stream.
@@ -56,6 +77,7 @@ impl LiveFeed {
         let (viewer, unread) = channel(UNREAD_MAX);
         self.viewers.push(viewer);
         self.is_whole_due = true;
+        self.is_history_due = true;
         self.shown_at = None;
         Some(LiveViewer(unread))
     }
@@ -65,11 +87,22 @@ impl LiveFeed {
         self.viewers.clear();
     }
 
-    /// True if a snapshot is due. Never without viewers.
+    /// True if viewers must get a snapshot.
     pub fn is_due(&mut self, now: NanosSinceStart) -> bool {
         self.viewers.retain(|viewer| !viewer.is_closed());
         let is_time = self.shown_at.is_none_or(|at| now >= at.plus(PERIOD));
         is_time && !self.viewers.is_empty()
+    }
+
+    /// True if the figures of this moment must be remembered, for viewers that come later.
+    #[must_use]
+    pub fn is_history_due(&self, now: NanosSinceStart) -> bool {
+        self.history.is_due(now, PERIOD)
+    }
+
+    /// Remembers the figures of this moment.
+    pub fn remember(&mut self, sources: &ScrapeSources<'_>) {
+        self.history.add(sources);
     }
 
     /// Makes a snapshot and sends it to all viewers.
@@ -80,7 +113,11 @@ impl LiveFeed {
             || self.shown_count.is_multiple_of(WHOLE_EVERY);
         let parts =
             SnapshotParts { sources, is_whole, events: self.events.list(is_whole, fleet.now) };
-        let text = Bytes::from(format!("data: {}\n\n", parts.shown()));
+        let is_history_due = std::mem::take(&mut self.is_history_due);
+        let history = is_history_due.then(|| self.history.entries());
+        let sent = SentSnapshot { snapshot: parts.shown(), history };
+        let Ok(text) = serde_json::to_string(&sent) else { return };
+        let text = Bytes::from(format!("data: {text}\n\n"));
         self.shown_at = Some(fleet.now);
         self.shown_generation = fleet.fleet.generation;
         self.shown_count += 1;

@@ -2,7 +2,7 @@
 //! each rank. Columns that change only with the fleet are in whole snapshots only.
 
 use super::super::calls::roles;
-use super::super::calls::workers::{engine, models_of, scheme, state};
+use super::super::calls::workers::{models_of, scheme, state};
 use super::super::metrics::catalogue;
 use super::super::metrics::metrics_text::approximate;
 use super::super::metrics::scrape::RANK_GAUGES;
@@ -82,7 +82,7 @@ pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
             "index": index.0,
             "name": &*worker.name,
             "url": format!("{}://{}", scheme(worker), worker.authority),
-            "engine": engine(worker.dialect),
+            "engine": worker.engine_name(),
             "state": state(worker.state),
             "draining": worker.state.is_draining(),
             "role": roles::role_of(fleet, index),

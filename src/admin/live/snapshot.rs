@@ -8,11 +8,12 @@ use super::super::metrics::scrape_choices::{first_byte_figures, of_rank, seconds
 use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;
+use super::tenants;
 use forebay_base::limits::MODELS_MAX;
-use forebay_base::{QueueIndex, RankIndex, broken_invariant_count};
+use forebay_base::{PoolIndex, QueueIndex, RankIndex, broken_invariant_count};
+use forebay_board::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{FleetSnapshot, Pool};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ pub(super) struct SnapshotParts<'a, 's, 'w> {
 }
 
 impl SnapshotParts<'_, '_, '_> {
-    pub(super) fn shown(&self) -> Value {
+    pub(super) fn shown(&self) -> Map<String, Value> {
         let LiveSources { scrape, workers, readiness, replicas } = self.sources;
         let fleet = scrape.fleet.fleet;
         let whole = self.is_whole.then(|| {
@@ -51,24 +52,37 @@ impl SnapshotParts<'_, '_, '_> {
                 "ranks": ranks::places(scrape),
             })
         });
-        json!({
-            "uptime_ms": scrape.fleet.now.0 / 1_000_000,
+        let beside = json!({
             "generation": fleet.generation,
             "whole": whole,
             "reasons": readiness.reasons,
             "concerns": readiness.concerns,
             "tls_expires_s": tls_expires_s(fleet),
             "replicas": replicas,
-            "totals": totals(scrape),
-            "requests_total": answered(scrape),
-            "rejected_total": refused(scrape),
-            "stage_seconds": stages(scrape),
             "ranks": ranks::figures(scrape),
             "pools": pools(scrape),
             "stalled": scrape.shards.stalled,
             "events": self.events,
-        })
+        });
+        let mut shown = router_figures(scrape);
+        if let Value::Object(beside) = beside {
+            shown.extend(beside);
+        }
+        shown
     }
+}
+
+/// Figures of the whole router, of which viewers show the course.
+pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> {
+    let figures = [
+        ("uptime_ms", json!(sources.fleet.now.0 / 1_000_000)),
+        ("totals", totals(sources)),
+        ("requests_total", answered(sources)),
+        ("rejected_total", refused(sources)),
+        ("stage_seconds", stages(sources)),
+        ("tenants", tenants::figures(sources)),
+    ];
+    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
 /// End of the first certificate of the client port, in seconds since 1970.
@@ -149,11 +163,7 @@ fn pools(sources: &ScrapeSources<'_>) -> Value {
     let now = sources.fleet.now;
     let shown = fleet.used_pools().map(|(pool, ranks)| {
         let mut shown = windows::shown((pool, ranks), fleet, board.windows(), now);
-        let queues: Vec<QueueIndex> = match fleet.config.flow.queue.mode {
-            QueueMode::Off => Vec::new(),
-            QueueMode::Pool => vec![QueueIndex(pool.0)],
-            QueueMode::Endpoint => ranks.ranks.iter().map(|rank| QueueIndex(rank.0)).collect(),
-        };
+        let queues = queues(fleet, pool, ranks);
         let cells = || queues.iter().filter_map(|queue| board.queue(*queue));
         let added = json!({
             "queue_depth": cells().map(|queue| u64::from(queue.waiting())).sum::<u64>(),
@@ -166,4 +176,13 @@ fn pools(sources: &ScrapeSources<'_>) -> Value {
         shown
     });
     shown.collect()
+}
+
+/// Queues of a pool.
+pub(super) fn queues(fleet: &FleetSnapshot, pool: PoolIndex, ranks: &Pool) -> Vec<QueueIndex> {
+    match fleet.config.flow.queue.mode {
+        QueueMode::Off => Vec::new(),
+        QueueMode::Pool => vec![QueueIndex(pool.0)],
+        QueueMode::Endpoint => ranks.ranks.iter().map(|rank| QueueIndex(rank.0)).collect(),
+    }
 }

@@ -1,7 +1,7 @@
 //! The metrics of the control plane: one entry each, the source of `/metrics` and of the reference
-//! page. The plain counters of shards are in [`Count`](forebay_fleet::account::Count).
+//! page. The plain counters of shards are in [`Count`](forebay_board::account::Count).
 
-use forebay_fleet::account::{Count, Metric, MetricKind};
+use forebay_board::account::{Count, Metric, MetricKind};
 
 /// Makes a static for each metric, and the list of them. Sections are headings of the page.
 macro_rules! catalogue {

@@ -4,7 +4,7 @@
 //! Written by hand because the format is five lines. The crates for it need a registry that would
 //! only copy the values, and add locks.
 
-use forebay_fleet::account::{Metric, MetricKind};
+use forebay_board::account::{Metric, MetricKind};
 use std::fmt::{Display, Write};
 
 /// Text of a scrape.

@@ -8,4 +8,4 @@ pub(crate) mod scrape_flow;
 pub(crate) mod scrape_load;
 mod scrape_process;
 mod scrape_replicas;
-mod scrape_tenants;
+pub(crate) mod scrape_tenants;

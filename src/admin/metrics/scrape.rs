@@ -11,15 +11,15 @@ use super::scrape_process;
 use super::scrape_replicas;
 use super::scrape_tenants;
 use crate::calls::roles;
-use crate::calls::workers::engine;
 use crate::sources::{FeedsView, FleetView, ScrapeSources, SnapshotFigures, SpanFigures, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{RankIndex, broken_invariant_count};
-use forebay_fleet::account::{
+use forebay_board::EjectReason;
+use forebay_board::account::{
     BlameScope, Count, Metric, NO_ENDPOINT, NoContinuation, OVERLAP_ERROR_BLOCKS_MAX,
     ShardCounters, Stage, StageHistograms,
 };
-use forebay_fleet::worker::{EjectReason, FleetSnapshot};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{
     BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
@@ -171,6 +171,9 @@ pub(crate) fn each_refused(
 ) {
     for (reason_index, reason) in Reason::ALL.iter().enumerate() {
         for (endpoint_index, endpoint) in endpoints() {
+            if !counters.iter().any(|shard| shard.has_refused(reason_index, endpoint_index)) {
+                continue;
+            }
             for (stream, kind) in KINDS {
                 for model_index in 0..=MODELS_MAX {
                     let read = |shard: &ShardCounters| {
@@ -278,7 +281,7 @@ fn ranks(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
 fn workers(fleet: &FleetSnapshot, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::WORKER_UP);
     for (_, worker) in fleet.present_workers() {
-        let labels = [("worker", &*worker.name), ("engine", engine(worker.dialect))];
+        let labels = [("worker", &*worker.name), ("engine", worker.engine_name())];
         family.sample(&labels, u64::from(worker.state.answers()));
     }
     let mut family = text.open(&catalogue::WORKER_DRAINING);

@@ -5,7 +5,7 @@ use super::metrics_text::{MetricsText, WholeHistogram, approximate};
 use crate::sources::{ScrapeSources, total};
 use forebay_base::RankIndex;
 use forebay_base::limits::MODELS_MAX;
-use forebay_fleet::account::{Metric, RankCount, TTFT_BOUNDS_NS};
+use forebay_board::account::{Metric, RankCount, TTFT_BOUNDS_NS};
 use forebay_fleet::trust::{GuessUse, RequestShape, TRUST_GROUPS, TrustCount, TrustTally};
 use forebay_select::ChoiceReason;
 use std::ops::RangeInclusive;

@@ -6,11 +6,12 @@ use super::catalogue;
 use super::metrics_text::MetricsText;
 use crate::calls::windows::OPENERS;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::{Metric, REASONS_MAX};
+use forebay_board::admit::DrainRates;
+use forebay_board::{LoadBoard, QueueCell, RankLoad};
 use forebay_config::QueueMode;
-use forebay_fleet::account::{Metric, REASONS_MAX};
-use forebay_fleet::admit::DrainRates;
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueCell, Rank, RankLoad, RoomLimits};
+use forebay_fleet::worker::{FleetSnapshot, Rank, RoomLimits};
 use forebay_prompt::parse::Reason;
 
 /// Every reason of a refusal has a counter of its own.
@@ -153,10 +154,11 @@ fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
 mod tests {
     use super::*;
     use forebay_base::ModelIndex;
+    use forebay_board::{QueueDemand, QueueLimits, WindowOrigin};
     use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
-    use forebay_fleet::worker::{QueueDemand, QueueLimits, Role, RoomDemand, WindowOrigin};
+    use forebay_fleet::worker::{Role, RoomDemand};
     use std::sync::Arc;
     use std::time::Duration;
 

@@ -4,8 +4,8 @@ use super::catalogue;
 use super::metrics_text::{MetricsText, WholeHistogram, approximate};
 use crate::sources::FleetView;
 use forebay_base::RankIndex;
-use forebay_fleet::account::Metric;
-use forebay_fleet::worker::LoadReport;
+use forebay_board::LoadReport;
+use forebay_board::account::Metric;
 use forebay_load::{ReadFault, SCRAPE_BOUNDS};
 
 /// Writes reported load, its age, and errors.

@@ -2,7 +2,7 @@
 
 use super::catalogue;
 use super::metrics_text::MetricsText;
-use forebay_fleet::account::Metric;
+use forebay_board::account::Metric;
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_replicas::{RankFigures, ReplicaFigures};
 

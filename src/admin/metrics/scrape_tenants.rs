@@ -5,11 +5,24 @@ use super::metrics_text::MetricsText;
 use crate::sources::{ScrapeSources, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
-use forebay_fleet::account::{Metric, TenantResult};
-use forebay_fleet::tenant::{ANY_TENANT, Quota, TenantCell, TokenUsage};
+use forebay_board::TenantCell;
+use forebay_board::account::{Metric, TenantResult};
+use forebay_fleet::tenant::{ANY_TENANT, Quota, Tenant, TokenUsage};
 
 /// Label of requests without a tenant of their own.
 const OTHER: &str = "other";
+
+/// Name of a tenant as a label.
+pub(crate) fn label(tenant: &Tenant) -> &str {
+    if &*tenant.name == ANY_TENANT { OTHER } else { &tenant.name }
+}
+
+/// Requests of the tenant at this place of the list, by result.
+pub(crate) fn ended(sources: &ScrapeSources<'_>, place: usize, result: TenantResult) -> u64 {
+    let tenant = TenantIndex::try_from_index(place);
+    let read = |tenant| total(sources.shards.counters, |shard| shard.ended_count(tenant, result));
+    tenant.map_or(0, read)
+}
 
 /// Tokens by tenant and model. Pairs without tokens are omitted.
 pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
@@ -17,7 +30,7 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::TENANT_TOKENS);
     for (number, tenant) in fleet.tenants.all().iter().enumerate() {
         let Some(number) = TenantIndex::try_from_index(number) else { continue };
-        let name = if &*tenant.name == ANY_TENANT { OTHER } else { &*tenant.name };
+        let name = label(tenant);
         for model_index in 0..=fleet.models.len().min(MODELS_MAX) {
             let mut sum = TokenUsage::default();
             for shard in sources.shards.counters {
@@ -41,12 +54,10 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     }
     let mut family = text.open(&catalogue::TENANT_REQUESTS);
     for (number, tenant) in fleet.tenants.all().iter().enumerate() {
-        let Some(number) = TenantIndex::try_from_index(number) else { continue };
-        let name = if &*tenant.name == ANY_TENANT { OTHER } else { &*tenant.name };
         for result in TenantResult::ALL {
-            let count = total(sources.shards.counters, |shard| shard.ended_count(number, result));
+            let count = ended(sources, number, result);
             if count > 0 {
-                family.sample(&[("tenant", name), ("result", result.name())], count);
+                family.sample(&[("tenant", label(tenant)), ("result", result.name())], count);
             }
         }
     }

@@ -5,7 +5,7 @@ import { Figures } from "./charts.js";
 import { Explain } from "./explain.js";
 import { Recent, percent, put, span, sumOf } from "./figures.js";
 import { Fleet } from "./fleet.js";
-import { Chips, Events, Pools, Stages } from "./flow.js";
+import { Chips, Events, Pools, Stages, Tenants } from "./flow.js";
 
 /** Time over which refusals count. */
 const REFUSALS_MS = 10_000;
@@ -40,6 +40,7 @@ const reasons = new Chips(find("reasons"), {
   tip: "see the page Errors of the manual",
   none: "nothing refused",
 });
+const tenants = new Tenants(find("tenants"), find("tenants-rows"));
 const events = new Events(find("events"));
 const explain = new Explain({
   body: find("explain-body"),
@@ -55,6 +56,14 @@ function onSnapshot(snapshot) {
     events.forget();
     events.add("link", "the router was started anew", Date.now());
   }
+  // The minute before the page was opened. A page that is open already has it.
+  if (!recent.newest) {
+    for (const past of snapshot.history ?? []) {
+      if (past.uptime_ms >= snapshot.uptime_ms) break;
+      recent.push(past);
+      figures.remember(recent, past);
+    }
+  }
   recent.push(snapshot);
   head(snapshot);
   figures.update(recent, snapshot);
@@ -62,7 +71,9 @@ function onSnapshot(snapshot) {
   pools.update(snapshot);
   stages.update(recent);
   codes.update(snapshot.requests_total);
-  reasons.update(snapshot.rejected_total);
+  reasons.update(snapshot.rejected_total, (reason) =>
+    recent.rate((one) => one.rejected_total[reason] ?? 0, REFUSALS_MS));
+  tenants.update(recent);
   events.update(snapshot.events);
   document.body.dataset.uptime = snapshot.uptime_ms;
 }

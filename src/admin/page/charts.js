@@ -95,14 +95,19 @@ class Figure {
     this.card.append(make("h3", "", entry.name), line, this.note, this.drawn);
   }
 
-  update(recent, snapshot) {
-    const { entry } = this;
-    const value = entry.read(recent, snapshot);
-    put(this.value, entry.show(value));
-    put(this.note, entry.note(recent, snapshot));
-    if (entry.total) mark(this.card, entry.total[0], entry.total[1](recent, snapshot));
+  /** Adds a point of the course. */
+  add(recent, snapshot) {
+    const value = this.entry.read(recent, snapshot);
     this.points.push(value);
     if (this.points.length > POINTS_MAX) this.points.shift();
+    return value;
+  }
+
+  update(recent, snapshot) {
+    const { entry } = this;
+    put(this.value, entry.show(this.add(recent, snapshot)));
+    put(this.note, entry.note(recent, snapshot));
+    if (entry.total) mark(this.card, entry.total[0], entry.total[1](recent, snapshot));
     if (!document.hidden) this.draw();
   }
 
@@ -162,6 +167,11 @@ export class Figures {
 
   update(recent, snapshot) {
     for (const figure of this.all) figure.update(recent, snapshot);
+  }
+
+  /** Adds a moment before the page was opened. */
+  remember(recent, snapshot) {
+    for (const figure of this.all) figure.add(recent, snapshot);
   }
 
   /** A new process counts from 0. */

@@ -7,9 +7,9 @@ export class Recent {
   kept = [];
 
   push(snapshot) {
-    const { uptime_ms, totals, requests_total, rejected_total, stage_seconds } = snapshot;
+    const { uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants } = snapshot;
     if (this.newest && uptime_ms < this.newest.uptime_ms) this.kept = [];
-    this.kept.push({ uptime_ms, totals, requests_total, rejected_total, stage_seconds });
+    this.kept.push({ uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants });
     if (this.kept.length > KEPT_MAX) this.kept.shift();
   }
 

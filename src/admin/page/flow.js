@@ -132,7 +132,8 @@ export class Chips {
     Object.assign(this, { place, metric, label, tip, none });
   }
 
-  update(counts) {
+  /** Total of each name, and where `perSecond` is given, its rate now. */
+  update(counts, perSecond = () => 0) {
     const wanted = Object.entries(counts).sort(([, a], [, b]) => b - a);
     if (!wanted.length) {
       this.place.replaceChildren(make("li", "", this.none));
@@ -143,11 +144,61 @@ export class Chips {
     }
     wanted.forEach(([name, value], place) => {
       const chip = this.place.children[place];
-      put(chip, `${name}  ${count(value)}`);
+      const now = perSecond(name);
+      put(chip, `${name}  ${count(value)}${now > 0 ? `, now ${rate(now)}/s` : ""}`);
+      chip.classList.toggle("now", now > 0);
       const tip = this.tip ? ` · ${this.tip}` : "";
       chip.title = `${this.metric}{${this.label}="${name}"}${tip}`;
       mark(chip, this.metric.replace("forebay_", ""), value, { [this.label]: name });
     });
+  }
+}
+
+const TENANT_RESULTS = ["answered", "refused", "failed", "left"];
+const TENANTS_MS = 10_000;
+
+/** Requests of each tenant now, by result. Hidden in a router without tenants. */
+export class Tenants {
+  constructor(panel, place) {
+    Object.assign(this, { panel, place });
+    this.rows = new Map();
+  }
+
+  update(recent) {
+    const tenants = Object.keys(recent.newest.tenants ?? {});
+    this.panel.hidden = tenants.length === 0;
+    for (const [name, { row }] of this.rows) {
+      if (tenants.includes(name)) continue;
+      row.remove();
+      this.rows.delete(name);
+    }
+    for (const name of tenants) {
+      const { cells } = this.rows.get(name) ?? this.add(name);
+      TENANT_RESULTS.forEach((result, place) => {
+        const read = (one) => one.tenants?.[name]?.[result] ?? 0;
+        const now = recent.rate(read, TENANTS_MS);
+        put(cells[place], rate(now));
+        const isWrong = result === "refused" || result === "failed";
+        cells[place].classList.toggle("wrong", isWrong && now > 0);
+        const labels = { tenant: name, result };
+        mark(cells[place], "tenant_requests_total", read(recent.newest), labels);
+      });
+    }
+  }
+
+  add(name) {
+    const row = make("tr");
+    const head = make("th", "", name);
+    head.scope = "row";
+    const cells = TENANT_RESULTS.map((result) => {
+      const cell = make("td");
+      cell.title = `forebay_tenant_requests_total{tenant="${name}",result="${result}"}`;
+      return cell;
+    });
+    row.append(head, ...cells);
+    this.place.append(row);
+    this.rows.set(name, { row, cells });
+    return this.rows.get(name);
   }
 }
 

@@ -7,8 +7,8 @@ use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
 use forebay_discovery::{
-    Description, Examination, Lack, Listing, ModelTexts, NamedWorkers, ProbeFactory, SignsOfLife,
-    WorkerClients, workers_of_name,
+    Description, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers, ProbeFactory,
+    SignsOfLife, WorkerClients, trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use forebay_handover::HandoverAddress;
@@ -78,7 +78,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
             Err(what) => {
                 count += 1;
                 let help = "correct `discovery.dns`, or the records of the name".to_owned();
-                section(out, &format!("name {url}"), "", &[Lack { what, help }])
+                section(out, &format!("name {url}"), "", &[MissingFeature { what, help }])
                     .map_err(written)?;
             }
         }
@@ -90,7 +90,8 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
         let (about, lacks) = match examined {
             Ok(examined) => {
                 let fault = examined.description.listing.fault().filter(|_| config.health.enabled);
-                let list = fault.map(|what| Lack { what, help: Listing::HELP.to_owned() });
+                let list =
+                    fault.map(|what| MissingFeature { what, help: Listing::HELP.to_owned() });
                 let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
                 let places = places_of(&config, name, &examined.description);
                 let mut words = vec![examined.description.in_words(), places.in_words()];
@@ -98,8 +99,8 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
                 (words.join(", "), lacks)
             }
             Err(why) => {
-                let help = "start it, or correct its `url`".to_owned();
-                (String::new(), vec![Lack { what: format!("not reached: {why}"), help }])
+                let help = trouble_help(why).to_owned();
+                (String::new(), vec![MissingFeature { what: unusable(why), help }])
             }
         };
         count += lacks.len();
@@ -114,6 +115,15 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     Ok(count == 0)
 }
 
+/// Fault of a worker without a description: a worker that answers is reached.
+fn unusable(why: &str) -> String {
+    if why.contains("status ") {
+        format!("answers, and is not usable: {why}")
+    } else {
+        format!("not reached: {why}")
+    }
+}
+
 /// Request limit that each rank of the worker will have.
 fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
     let configured = config.workers.iter().find(|worker| worker.url == url);
@@ -126,11 +136,16 @@ fn places_of(config: &Config, url: &str, found: &Description) -> PlacesLimit {
 }
 
 /// An `ok` line without findings, else a line per finding and the worker's description.
-fn section(out: &mut impl Write, name: &str, about: &str, found: &[Lack]) -> io::Result<()> {
+fn section(
+    out: &mut impl Write,
+    name: &str,
+    about: &str,
+    found: &[MissingFeature],
+) -> io::Result<()> {
     if found.is_empty() {
         return writeln!(out, "{}", plain(&format!("{name}: ok, {about}")));
     }
-    found.iter().try_for_each(|Lack { what, help }| {
+    found.iter().try_for_each(|MissingFeature { what, help }| {
         let what = what.trim_end_matches(['.', '?']);
         writeln!(out, "{}", plain(&format!("{name}: {what}. help: {help}")))
     })?;
@@ -200,8 +215,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_worker_that_answers_is_not_called_unreached() {
+        assert!(unusable("/v1/models: status 500").starts_with("answers"));
+        assert!(unusable("/v1/models: Connection refused").starts_with("not reached"));
+    }
+
+    #[test]
     fn a_finding_is_a_single_plain_line_for_any_text_of_a_worker() {
-        let found = [Lack { what: "a\n\u{1b}[31m?".to_owned(), help: "b".to_owned() }];
+        let found = [MissingFeature { what: "a\n\u{1b}[31m?".to_owned(), help: "b".to_owned() }];
         let mut out = Vec::new();
         section(&mut out, "worker w", "", &found).unwrap();
         section(&mut out, "worker w", "m\r", &[]).unwrap();

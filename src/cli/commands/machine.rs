@@ -1,9 +1,10 @@
 //! Machine checks of `forebay doctor`: facts in, findings out. Only [`MachineFacts::gather`]
 //! accesses the system.
 
+use crate::ingress::DescriptorShortage;
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::Config;
-use forebay_discovery::Lack;
+use forebay_discovery::MissingFeature;
 use forebay_net::Driver;
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -55,16 +56,16 @@ impl MachineFacts {
 
     /// Conditions that keep the router from running well here. `runs_here`: a router already
     /// listens at `listen`.
-    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<Lack> {
+    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<MissingFeature> {
         let mut found = Vec::new();
-        self.cores(config, &mut found);
-        let needed = crate::ingress::descriptors_needed(config);
-        if self.files_max < needed {
-            found.push(lack(
-                format!("{} open files are allowed, and {needed} may be needed", self.files_max),
-                "raise the limit (`ulimit -Hn`, LimitNOFILE=), or lower `limits.connections_max` \
-                 and `limits.in_flight_max`",
-            ));
+        let mut resolved = config.clone();
+        resolved.resolve_cores(&self.cores);
+        self.cores(&resolved, &mut found);
+        if let Some(DescriptorShortage { limit, needed }) =
+            DescriptorShortage::of(&resolved, self.files_max)
+        {
+            let what = format!("{limit} open files are allowed, and {needed} may be needed");
+            found.push(lack(what, DescriptorShortage::HELP));
         }
         if !self.has_uring {
             let help = match self.uring_switch {
@@ -88,9 +89,8 @@ impl MachineFacts {
         found
     }
 
-    fn cores(&self, config: &Config, found: &mut Vec<Lack>) {
-        let mut wanted = config.clone();
-        wanted.resolve_cores(&self.cores);
+    /// Checks the resolved cores of a configuration.
+    fn cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
         for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
             let help = format!("these are: {:?}", self.cores);
             found.push(lack(format!("`cores`: this process may not use core {core}"), help));
@@ -114,8 +114,8 @@ impl MachineFacts {
     }
 }
 
-fn lack(what: impl Into<String>, help: impl Into<String>) -> Lack {
-    Lack { what: what.into(), help: help.into() }
+fn lack(what: impl Into<String>, help: impl Into<String>) -> MissingFeature {
+    MissingFeature { what: what.into(), help: help.into() }
 }
 
 /// NUMA nodes with their cores; empty if the kernel does not list them.
@@ -198,6 +198,19 @@ mod tests {
         let used = MachineFacts { refused: refused(ErrorKind::AddrInUse), ..well() };
         let config = Config { cores: vec![0], ..Config::default() };
         assert_eq!(used.findings(&config, true), [], "the router itself");
+    }
+
+    /// Without `cores`, a router uses the cores that it may use: their descriptors count too.
+    #[test]
+    fn the_need_of_open_files_is_that_of_the_router_that_would_start() {
+        let mut started = Config::default();
+        started.resolve_cores(&well().cores);
+        let least = DescriptorShortage::of(&started, 0).unwrap().needed;
+        for (files_max, is_found) in [(least - 1, true), (least, false)] {
+            let found = whats(&MachineFacts { files_max, ..well() }, &[]);
+            let is_named = found.iter().any(|what| what.contains("open files"));
+            assert_eq!(is_named, is_found, "{files_max}: {found:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cli::router_client::{RouterClient, RouterFiles, cause};
 use crate::cli::router_stream::RouterStream;
 use clap::Args;
 use forebay_config::LogConfig;
-use forebay_record::{MESSAGE_BYTES_MAX, RecordSource, Recorded, RequestSource, record};
+use forebay_record::{MESSAGE_BYTES_MAX, RecordSource, RecordingTotals, RequestSource, record};
 use forebay_zmq::ZmqEndpoint;
 use futures_util::StreamExt;
 use std::io::{self, Write};
@@ -149,10 +149,10 @@ fn take_note(bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(note.to_vec()))
 }
 
-fn report(args: &RecordArgs, recorded: &Recorded, out: &mut impl Write) -> io::Result<()> {
+fn report(args: &RecordArgs, recorded: &RecordingTotals, out: &mut impl Write) -> io::Result<()> {
     for (endpoint, messages) in args.from.iter().chain(&args.router).zip(&recorded.messages) {
         writeln!(out, "{endpoint}: {messages} messages")?;
     }
-    let Recorded { frame_bytes, file_bytes, .. } = recorded;
+    let RecordingTotals { frame_bytes, file_bytes, .. } = recorded;
     writeln!(out, "{}: {file_bytes} bytes for {frame_bytes} bytes of events", args.out.display())
 }

@@ -41,13 +41,17 @@ pub(crate) struct ServeArgs {
     /// --worker, --prefill, --decode; `-` for none
     #[arg(long, value_name = "ENDPOINT", help_heading = "Workers", allow_hyphen_values = true)]
     kv_events: Vec<String>,
+    /// Replace the router that runs on this address: it drains. Without this flag or
+    /// `forebay upgrade`, such a router is an error
+    #[arg(long)]
+    take_over: bool,
     #[command(flatten)]
     keys: KeyFlags,
 }
 
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
-    match configure(&source).and_then(|config| serve(config, source)) {
+    match configure(&source).and_then(|config| serve(config, source, args.take_over)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => failed(reason),
     }
@@ -62,7 +66,7 @@ fn configure(source: &ConfigSource) -> Result<Config, String> {
     loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
 }
 
-fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
+fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), String> {
     let logging = logging::start(&config.log)?;
     let reloader = Reloader::new(source, config.clone());
     let cores: Vec<usize> =
@@ -74,8 +78,8 @@ fn serve(mut config: Config, source: ConfigSource) -> Result<(), String> {
         ));
     }
     let shown = changed_json(&config);
-    let handle =
-        server::start_reloadable(config, true, reloader).map_err(|error| error.to_string())?;
+    let handle = server::start_process(config, reloader, takes_over);
+    let handle = handle.map_err(|error| error.to_string())?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %handle.listen,

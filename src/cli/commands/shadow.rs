@@ -10,7 +10,7 @@ use forebay_config::{Config, ConfigSource, Flags, parse_duration};
 use forebay_discovery::WorkerClients;
 use forebay_shadow::{self as shadow, GivenFigures, ShadowSettings, ShadowTimes, ShadowWorker};
 use forebay_simulate::Rule;
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -87,19 +87,31 @@ fn shadowed(args: &ShadowArgs) -> Result<(), String> {
     config.workers.extend(of_file);
     let _logging = logging::start(&config.log)?;
     run_local(async {
-        tokio::select! {
-            ended = follow(args, config, rule) => ended,
-            () = signalled() => Ok(()),
-        }
+        // From here on the signal of the shadow itself ends the command, with the last figures.
+        let begun = tokio::select! {
+            begun = begin(config) => begun?,
+            () = signalled() => return Ok(()),
+        };
+        follow(args, begun, rule).await
     })?
 }
 
-async fn follow(args: &ShadowArgs, mut config: Config, rule: Rule) -> Result<(), String> {
+/// The configuration with all workers, and the workers' descriptions.
+async fn begin(mut config: Config) -> Result<(Arc<Config>, Vec<ShadowWorker>), String> {
     for (name, found) in resolve_all(&config.discovery).await {
         config.workers.extend(found.map_err(|what| format!("{name}: {what}"))?.workers);
     }
     let config = Arc::new(config);
     let workers = described(&config).await?;
+    Ok((config, workers))
+}
+
+async fn follow(
+    args: &ShadowArgs,
+    begun: (Arc<Config>, Vec<ShadowWorker>),
+    rule: Rule,
+) -> Result<(), String> {
+    let (config, workers) = begun;
     let connectors = config.connectors().map_err(|error| error.to_string())?;
     let clients = WorkerClients::new(&config, &connectors).map_err(|error| error.to_string())?;
     let model = &args.model;
@@ -117,7 +129,11 @@ async fn follow(args: &ShadowArgs, mut config: Config, rule: Rule) -> Result<(),
         seed: server::random().map_err(|error| format!("no randomness: {error}"))?,
     };
     let ready = |listen, admin| info!(%listen, %admin, "shadow takes mirrored requests");
-    shadow::run(settings, workers, clients, ready, signalled()).await
+    let last = |figures: String| {
+        // A closed standard output leaves the log and the file.
+        let _ = io::stdout().write_all(figures.as_bytes());
+    };
+    shadow::run(settings, workers, clients, ready, signalled(), last).await
 }
 
 /// All workers with their descriptions. Waits for workers that are not reached.

@@ -1,6 +1,6 @@
 //! `forebay drain` and `forebay undrain`: take a worker out, and bring it back.
 
-use super::shown::{count, is_set, json, line, word};
+use super::answer_text::{count, is_set, json, line, word};
 use super::workers::why;
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::{RouterArgs, RouterClient};
@@ -82,7 +82,7 @@ async fn given(args: &OrderArgs, order: RotationOrder, out: &mut impl Write) -> 
     let body = serde_json::json!({ "move_streams": true });
     let path = ["workers", &args.worker, order.word()];
     let body = (order == RotationOrder::Drain { move_streams: true }).then_some(&body);
-    let mut worker = client.post(&path, body).await?;
+    let mut worker = client.of_router(client.post(&path, body).await?, "in_flight")?;
     if let Some(wait) = args.wait {
         if !args.json && !order.is_done(&worker) {
             line(&order.said(&worker), out)?;

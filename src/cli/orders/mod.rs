@@ -4,6 +4,6 @@
 pub(crate) mod drain;
 pub(crate) mod overlap;
 pub(crate) mod reload;
-mod shown;
+mod answer_text;
 pub(crate) mod window;
 pub(crate) mod workers;

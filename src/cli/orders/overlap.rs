@@ -1,6 +1,6 @@
 //! `forebay explain` of a running router: where a request would go, and why.
 
-use super::shown::{count, is_set, json, line, list, table, unwritten, word};
+use super::answer_text::{count, is_set, json, line, list, table, unwritten, word};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
 use reqwest::Method;
@@ -50,7 +50,7 @@ impl OverlapArgs {
         let call = client.request(Method::POST, &["debug", "overlap"]);
         let call = call.query(&[("endpoint", &asked.endpoint)]);
         let call = call.header("content-type", "application/json").body(asked.body);
-        let answer = client.call(call).await?;
+        let answer = client.of_router(client.call(call).await?, "endpoint")?;
         if as_json { json(&answer, out) } else { explained(&answer, out) }
     }
 

@@ -1,6 +1,6 @@
 //! `forebay reload`: the router reads its configuration again.
 
-use super::shown::{json, line, list, word, words};
+use super::answer_text::{json, line, list, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
@@ -30,8 +30,10 @@ pub(crate) fn run(args: &ReloadArgs) -> ExitCode {
 async fn report(args: &ReloadArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
     match client.post(&["admin", "reload"], None).await {
-        Ok(answer) if args.json => json(&answer, out),
-        Ok(answer) => applied(&answer, out),
+        Ok(answer) => {
+            let answer = client.of_router(answer, "applied")?;
+            if args.json { json(&answer, out) } else { applied(&answer, out) }
+        }
         Err(fault) => {
             if args.json && !fault.answer.is_null() {
                 json(&fault.answer, out)?;

@@ -1,9 +1,10 @@
 //! `forebay window`: shows, opens and closes rejection windows.
 
-use super::shown::{count, is_set, json, list, table, unwritten, word, words};
+use super::answer_text::{count, is_set, json, list, table, unwritten, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
-use clap::{Args, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, Command, ValueEnum};
 use forebay_config::{format_duration, parse_duration};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ pub(crate) struct WindowArgs {
     /// What to do; without it the windows are shown
     action: Option<WindowAction>,
     /// Time that the window is open, up to 1h
-    #[arg(value_name = "DURATION", value_parser = parse_duration,
+    #[arg(value_name = "DURATION", value_parser = open_time,
           required_if_eq("action", "open"))]
     time: Option<Duration>,
     /// Limit the order to the pool of this model [default: all pools]
@@ -35,6 +36,9 @@ pub(crate) struct WindowArgs {
     router: RouterArgs,
 }
 
+/// Longest time of a window by hand, as the admin API has it.
+const WINDOW_TIME_MAX: Duration = Duration::from_secs(3_600);
+
 /// What happens to the windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum WindowAction {
@@ -43,17 +47,42 @@ enum WindowAction {
 }
 
 pub(crate) fn run(args: &WindowArgs) -> ExitCode {
-    finish(run_local(report(args, &mut io::stdout().lock())).and_then(|done| done))
+    match order(args) {
+        Ok(order) => {
+            let reported = run_local(report(args, order, &mut io::stdout().lock()));
+            finish(reported.and_then(|done| done))
+        }
+        Err(what) => {
+            let mut command = WindowArgs::augment_args(Command::new("forebay window"));
+            let wrong = command.error(ErrorKind::ArgumentConflict, what);
+            // A closed standard error leaves the exit code.
+            let _ = wrong.print();
+            ExitCode::from(u8::try_from(wrong.exit_code()).unwrap_or(u8::MAX))
+        }
+    }
 }
 
-async fn report(args: &WindowArgs, out: &mut impl Write) -> Result<(), String> {
+/// Time of a window: more than nothing, up to [`WINDOW_TIME_MAX`].
+fn open_time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if time.is_zero() || time > WINDOW_TIME_MAX {
+        return Err("a window is open for more than 0s and at most 1h".to_owned());
+    }
+    Ok(time)
+}
+
+async fn report(
+    args: &WindowArgs,
+    order: Option<Value>,
+    out: &mut impl Write,
+) -> Result<(), String> {
     let path = ["admin", "window"];
-    let order = order(args)?;
     let client = args.router.client()?;
     let answer = match order {
         Some(order) => client.post(&path, Some(&order)).await?,
         None => client.get(&path).await?,
     };
+    let answer = client.of_router(answer, "pools")?;
     if args.json {
         return json(&answer, out);
     }
@@ -64,14 +93,16 @@ async fn report(args: &WindowArgs, out: &mut impl Write) -> Result<(), String> {
 }
 
 /// Body of the call; `None`: only show.
-fn order(args: &WindowArgs) -> Result<Option<Value>, String> {
+fn order(args: &WindowArgs) -> Result<Option<Value>, &'static str> {
     let mut body = match (args.action, args.time) {
         (None, _) => return Ok(None),
         (Some(WindowAction::Open), time) => {
             json!({ "open": format_duration(time.unwrap_or_default()) })
         }
         (Some(WindowAction::Close), None) => json!({ "close": true }),
-        (Some(WindowAction::Close), Some(_)) => return Err("`close` takes no duration".to_owned()),
+        (Some(WindowAction::Close), Some(_)) => {
+            return Err("`close` takes no duration: it closes all windows at once");
+        }
     };
     if let (Some(model), Some(body)) = (&args.model, body.as_object_mut()) {
         body.insert("model".to_owned(), model.as_str().into());

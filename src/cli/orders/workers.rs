@@ -1,6 +1,6 @@
 //! `forebay workers`: the fleet of a running router as a table.
 
-use super::shown::{count, is_set, json, list, table, unwritten, word, words};
+use super::answer_text::{count, is_set, json, list, table, unwritten, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
@@ -34,8 +34,8 @@ pub(crate) fn run(args: &WorkersArgs) -> ExitCode {
 async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
     let answer = match &args.worker {
-        Some(name) => client.get(&["workers", name]).await?,
-        None => client.get(&["workers"]).await?,
+        Some(name) => client.of_router(client.get(&["workers", name]).await?, "ranks")?,
+        None => client.of_router(client.get(&["workers"]).await?, "workers")?,
     };
     if args.json {
         return json(&answer, out);

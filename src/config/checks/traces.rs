@@ -5,7 +5,7 @@ use crate::sections::schema::{Config, LogConfig};
 use crate::sections::traces::TracesConfig;
 use crate::values::header_file::read_header_file;
 use crate::values::record_format::RecordFormat;
-use crate::values::url::{WorkerUrl, shown_url};
+use crate::values::url::{WorkerUrlError, shown_url};
 use forebay_tls::read_authorities;
 use std::net::IpAddr;
 
@@ -20,16 +20,17 @@ impl Check<'_> {
             let help = "write a line for each field, such as authorization: Bearer TOKEN";
             self.error("traces.headers_file", format!("`traces.headers_file` {what}"), help);
         }
-        let Some(endpoint) = endpoint else { return };
-        let fault = match WorkerUrl::parse(endpoint) {
+        let (Some(endpoint), Some(server)) = (endpoint, config.traces.server()) else { return };
+        let fault = match server {
             Ok(url) if !url.is_tls && headers_file.is_some() && !is_here(&url.host) => {
                 let what = "`traces.headers_file` goes over the network in clear text";
                 return self.warning("traces.endpoint", what, "write https://");
             }
             Ok(_) => return,
+            Err(WorkerUrlError::Path) => "a query or fragment is not supported".to_owned(),
             Err(error) => error.to_string().split(':').next().unwrap_or_default().to_owned(),
         };
-        let help = "write http://HOST:PORT or https://HOST:PORT of a collector";
+        let help = "write http://HOST:PORT or https://HOST/PATH of a collector";
         let shown = shown_url(endpoint);
         self.error("traces.endpoint", format!("`traces.endpoint` {shown:?}: {fault}"), help);
     }
@@ -60,10 +61,14 @@ mod tests {
         assert!(findings(good).is_empty());
         for (endpoint, says) in [
             ("c:4318", "does not start with http"),
-            ("http://c:4318/v1/traces", "a path is not supported"),
+            ("http://c:4318/v1/traces?key=1", "a query or fragment is not supported"),
+            ("http://c:99999/otlp", "port"),
         ] {
             let found = findings(&format!("[traces]\nendpoint = \"{endpoint}\""));
             assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        }
+        for path in ["/otlp", "/v1/traces"] {
+            assert!(findings(&good.replace(":4318", &format!(":4318{path}"))).is_empty(), "{path}");
         }
         let tls = good.replace("http:", "https:");
         assert!(findings(&tls).is_empty());

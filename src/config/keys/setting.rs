@@ -104,7 +104,9 @@ impl Setting for bool {
             (Some(value), _) => value,
             (None, Some("on")) => true,
             (None, Some("off")) => false,
-            (None, Some(text)) => return Err(format!("{text:?} is not on or off")),
+            (None, Some(text)) => {
+                return Err(format!("{text:?} is not on or off; write true or false"));
+            }
             _ => return Err(mismatch(item, "true or false")),
         };
         Ok(())
@@ -200,7 +202,10 @@ macro_rules! number {
                 } else {
                     item.as_integer().ok_or_else(|| mismatch(item, "a whole number"))?
                 };
-                *self = number.try_into().map_err(|_| format!("{number} is out of range"))?;
+                *self = number.try_into().map_err(|_| match number < 0 {
+                    true => format!("{number} is negative; write 0 or more"),
+                    false => format!("{number} is too large; write at most {}", <$type>::MAX),
+                })?;
                 Ok(())
             }
 

@@ -5,9 +5,10 @@
 
 use forebay_base::limits::{ADAPTER_LISTED_MAX, ADAPTER_REFUSED_TIME, ADAPTER_RETRY_TIME};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_board::{LoadBoard, RankLoad};
 use forebay_config::{AdapterConfig, Config};
-use forebay_fleet::mailbox::{AdapterRefusal, AdapterRequest};
-use forebay_fleet::worker::{Dialect, FleetSnapshot, LoadBoard, Model, RankLoad, WorkerState};
+use forebay_fleet::worker::{Dialect, FleetSnapshot, Model, WorkerState};
+use forebay_mailbox::{AdapterRefusal, AdapterRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -36,7 +36,7 @@ pub(super) use tier_numbers::GivenNumbers;
 use engine_seat::EngineSeat;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_config::{Config, Connectors, KvFlow, WorkerConfig, WorkerUrl};
+use forebay_config::{Config, Connectors, EngineKind, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
@@ -151,6 +151,15 @@ struct KnownRank {
     tiers: TierRanks,
 }
 
+/// Engine family by the configuration alone.
+const fn dialect_of(engine: EngineKind) -> Dialect {
+    match engine {
+        EngineKind::Vllm => Dialect::Vllm,
+        EngineKind::Sglang => Dialect::Sglang,
+        EngineKind::Auto | EngineKind::Openai => Dialect::Openai,
+    }
+}
+
 impl KnownWorker {
     /// The worker as shards see it.
     fn shown(&self) -> Worker {
@@ -178,7 +187,7 @@ impl KnownWorker {
             name: name.into(),
             authority: url.authority.as_str().into(),
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
-            dialect: Dialect::Openai,
+            dialect: dialect_of(worker.engine.unwrap_or(config.engine)),
             state: WorkerState::Unknown,
             api_key: None,
             cache_generation: 0,

@@ -24,6 +24,13 @@ pub(crate) struct FoundWorker<'a> {
     pub(crate) places: PlacesLimit,
 }
 
+impl FoundWorker<'_> {
+    /// The worker is described, by an engine and not by another server at its address.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.description.is_some_and(|description| description.listing.unwell().is_none())
+    }
+}
+
 /// A present rank, with its address.
 struct ShownRank<'a> {
     worker: &'a KnownWorker,

@@ -2,7 +2,7 @@
 
 use forebay_base::NanosSinceStart;
 use forebay_config::TimeoutsConfig;
-use forebay_fleet::mailbox::{DrainOrder, ShardCommand};
+use forebay_mailbox::{DrainOrder, ShardCommand};
 use std::time::Duration;
 
 /// Time that a connection without a request has when a drain begins: a client that keeps it may

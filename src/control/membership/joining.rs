@@ -6,8 +6,9 @@ use super::super::fleet::PlaceError;
 use super::sources::{SourceNews, WorkerList};
 use super::{FleetChange, Membership};
 use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_board::RankLoad;
 use forebay_config::{KnownConnectors, WorkerChanges, WorkerConfig, WorkerUrl};
-use forebay_fleet::worker::{RankLoad, WorkerState};
+use forebay_fleet::worker::WorkerState;
 use tracing::{error, info, warn};
 
 impl Membership {
@@ -87,7 +88,7 @@ impl Membership {
         let place = self.add(env, &worker, known)?;
         info!(source, url = worker.url, "added by its source");
         if is_start {
-            self.unanswered.insert(place);
+            self.start_wait.add(place);
         }
         let url = worker.url.clone();
         self.sources.add_brought(source, worker);
@@ -181,7 +182,7 @@ impl Membership {
         self.probes.end(worker);
         self.fleet.remove(worker);
         let joined = self.retry_held_back(env);
-        self.unanswered.remove(&worker);
+        self.start_wait.answered(worker, false, env.clock.now());
         let ended = FleetChange { replans: true, gone: vec![worker], ..FleetChange::published() };
         joined.and(ended)
     }

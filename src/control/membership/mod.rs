@@ -12,6 +12,7 @@ mod orders;
 mod probes;
 mod signs;
 mod sources;
+mod start_wait;
 mod workers_state;
 
 pub(super) use change::{FleetChange, SlowStart};
@@ -23,6 +24,7 @@ use self::model_memory::ModelMemory;
 use self::probes::Probes;
 use self::signs::pass_on_signs;
 use self::sources::WorkerLists;
+use self::start_wait::StartWait;
 use self::workers_state::WorkersState;
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
@@ -34,7 +36,6 @@ use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::KeySeed;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
-use std::collections::HashSet;
 use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -63,8 +64,7 @@ pub(super) struct Membership {
     /// File of operators' orders, if the configuration names a file.
     orders_file: Option<WorkersState>,
     models: ModelMemory,
-    /// Workers of the start without an answer; empty once the shards have their first fleet.
-    unanswered: HashSet<WorkerIndex>,
+    start_wait: StartWait,
 }
 
 impl Membership {
@@ -90,7 +90,11 @@ impl Membership {
             connectors,
             orders_file: None,
             models: ModelMemory::default(),
-            unanswered: all.filter_map(WorkerIndex::try_from_index).collect(),
+            start_wait: StartWait::new(
+                all.filter_map(WorkerIndex::try_from_index),
+                env.clock.now(),
+                env.first_fleet_at,
+            ),
         };
         (membership, lists)
     }
@@ -126,13 +130,18 @@ impl Membership {
 
     /// Workers of the start have not answered yet.
     pub(super) fn is_starting(&self) -> bool {
-        !self.unanswered.is_empty()
+        !self.start_wait.is_over()
+    }
+
+    /// Another process serves meanwhile: the first fleet waits for slow workers too.
+    pub(super) const fn wait_for_slow(&mut self) {
+        self.start_wait.wait_for_slow();
     }
 
     /// May shards get a fleet? Shards listen from their first fleet on. A first fleet with all
     /// workers spares the first clients a 503.
     pub(super) fn may_publish(&self) -> bool {
-        self.unanswered.is_empty() && !self.sources.are_awaited()
+        self.start_wait.is_over() && !self.sources.are_awaited()
     }
 
     /// Probes the worker now: it may have been restarted.
@@ -160,12 +169,14 @@ impl Membership {
     ) -> FleetChange {
         match notice {
             ProbeNotice::State { worker, state } => {
-                self.unanswered.remove(&worker);
+                let is_up = state == WorkerState::Up;
+                self.start_wait.answered(worker, is_up, env.clock.now());
                 let slow_start = self.slow_start(env, worker, state);
                 let publishes = self.fleet.set_state(worker, state);
                 FleetChange { publishes, slow_start, ..FleetChange::default() }
             }
             ProbeNotice::Trouble { worker, error } => {
+                self.start_wait.failed(worker);
                 FleetChange::published_if(self.fleet.set_error(worker, error))
             }
             ProbeNotice::Registered { worker, registration } => {
@@ -267,12 +278,17 @@ impl Membership {
 
     /// Workers that are down at start delay the first fleet for a bounded time.
     fn stop_waiting(&mut self, env: &Environment, now: NanosSinceStart) -> FleetChange {
-        let ends = !self.may_publish() && now >= env.first_fleet_at;
-        if ends {
-            self.unanswered.clear();
+        if self.may_publish() {
+            return FleetChange::default();
+        }
+        let is_late = now >= env.first_fleet_at;
+        if is_late {
             self.sources.stop_waiting();
         }
-        FleetChange::published_if(ends)
+        if is_late || self.start_wait.is_due(now) && !self.sources.are_awaited() {
+            self.start_wait.end();
+        }
+        FleetChange::published_if(self.may_publish())
     }
 
     /// True if a worker gets another connector.

@@ -141,7 +141,7 @@ impl Membership {
         match self.add(env, &worker, known) {
             Ok(place) => {
                 info!(url, "added by the admin API before this process began");
-                self.unanswered.insert(place);
+                self.start_wait.add(place);
                 Some(place)
             }
             Err(PlaceError::Tls(fault)) => {

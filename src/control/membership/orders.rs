@@ -6,8 +6,9 @@ use super::super::fleet::PlaceError;
 use super::{FleetChange, Membership};
 use forebay_admin::{AddRefusal, AddWorkerRequest, NoStreamMove, SleepRefusal, WorkerDrain};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_board::RankLoad;
 use forebay_config::KnownConnectors;
-use forebay_fleet::worker::{FleetSnapshot, RankLoad};
+use forebay_fleet::worker::FleetSnapshot;
 use std::sync::Arc;
 use tracing::{error, info};
 

@@ -19,8 +19,9 @@ use forebay_admin::{
     ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::StageHistograms;
-use forebay_fleet::worker::{FleetSnapshot, Rank, RankLoad};
+use forebay_board::RankLoad;
+use forebay_board::account::StageHistograms;
+use forebay_fleet::worker::{FleetSnapshot, Rank};
 use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeRefused};
 use serde_json::Value;
 use std::io;
@@ -75,7 +76,7 @@ impl Publication {
         self.warming.limit(&mut fleet);
         self.live.changed(&self.fleet, env.clock.now(), &fleet);
         self.fleet = Arc::new(fleet);
-        self.fleet.set_queues(&env.board);
+        env.board.set_queues(&self.fleet);
     }
 
     /// Sends the fleet to the replicas, and to the shards if they may have a fleet.
@@ -125,9 +126,15 @@ impl Publication {
         self.live.join()
     }
 
-    /// Sends a picture to the live page, if a picture is due.
+    /// Sends a snapshot to the live page and remembers figures, each when due.
     pub(super) fn show_live(&mut self, owners: &Owners<'_>) {
-        if !self.live.is_due(owners.env.clock.now()) {
+        let now = owners.env.clock.now();
+        if self.live.is_history_due(now) {
+            let mut live = std::mem::take(&mut self.live);
+            self.scrape(owners, |scrape| live.remember(scrape));
+            self.live = live;
+        }
+        if !self.live.is_due(now) {
             return;
         }
         let mut live = std::mem::take(&mut self.live);
@@ -195,7 +202,7 @@ impl Publication {
         let unread = owners.membership.unread_sources();
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
         let further = unread.into_iter().chain(lost);
-        RouterReadiness::new(reasons, further, &self.fleet, board.windows(), clock.now())
+        RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {

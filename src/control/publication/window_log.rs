@@ -3,7 +3,8 @@
 
 use forebay_admin::{openers, pool_name};
 use forebay_base::{NanosSinceStart, PoolIndex};
-use forebay_fleet::worker::{FleetSnapshot, Windows};
+use forebay_board::Windows;
+use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -117,7 +118,7 @@ impl WindowLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::WindowOrigin;
+    use forebay_board::WindowOrigin;
 
     const POOL: PoolIndex = PoolIndex(0);
     const MS: u64 = 1_000_000;

@@ -3,8 +3,9 @@
 use super::ejection::Ejection;
 use super::outliers::Outliers;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::worker::{CacheWrites, FleetSnapshot, LoadBoard};
+use forebay_board::admit::DrainRates;
+use forebay_board::{CacheWrites, LoadBoard};
+use forebay_fleet::worker::FleetSnapshot;
 
 #[derive(Debug, Default)]
 pub(super) struct BoardWatch {

@@ -4,6 +4,7 @@
 //! [`Reports::tick`] returns.
 
 mod board_watch;
+mod cut_log;
 mod ejection;
 mod note_reading;
 mod outliers;
@@ -12,6 +13,7 @@ mod start_report;
 mod traces;
 
 use self::board_watch::BoardWatch;
+use self::cut_log::CutLog;
 use self::note_reading::NoteReading;
 use self::render_trust::RenderTrust;
 use self::start_report::ReportedWorkers;
@@ -21,8 +23,8 @@ use super::fleet::Fleet;
 use super::ports::Ports;
 use forebay_admin::{NotesReader, SpanFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_fleet::account::Count;
-use forebay_fleet::admit::DrainRates;
+use forebay_board::account::Count;
+use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink};
 use forebay_load::LoadReporter;
 
@@ -35,6 +37,7 @@ pub(super) struct Reports {
     /// Stream of request notes, while a client reads it.
     notes: Option<NoteReading>,
     board_watch: BoardWatch,
+    cut_log: CutLog,
     render_trust: RenderTrust,
     workers: ReportedWorkers,
 }
@@ -74,8 +77,12 @@ impl Reports {
         let ejections = self.board_watch.ejection.tick(env, published, reporter, now);
         self.board_watch.outliers.log_changes(published, &env.board);
         self.make_spans(env, published, now);
+        let counters = env.ports.counters();
+        let sum =
+            |rank, count| counters.iter().map(|shard| shard.choices().value(rank, count)).sum();
+        self.cut_log.observe(published, sum, now);
         let starts_slowly = ejections.iter().any(|event| event.slow_start.is_some());
-        let has_verdict = self.render_trust.tick(published, &env.ports.counters());
+        let has_verdict = self.render_trust.tick(published, &counters);
         ReportOutcome { publishes: reader_left || starts_slowly || has_verdict, ejections }
     }
 

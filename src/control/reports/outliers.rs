@@ -1,7 +1,8 @@
 //! Ranks that fail requests which their siblings serve: logged once, with advice.
 
 use forebay_base::RankIndex;
-use forebay_fleet::worker::{FleetSnapshot, HeldFailures, LoadBoard};
+use forebay_board::{HeldFailures, LoadBoard};
+use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeSet;
 use tracing::{info, warn};
 

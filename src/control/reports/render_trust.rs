@@ -3,7 +3,7 @@
 //! names each model and shape once.
 
 use forebay_base::limits::MODELS_MAX;
-use forebay_fleet::account::ShardCounters;
+use forebay_board::account::ShardCounters;
 use forebay_fleet::trust::{
     GuessUse, ModelTrust, ModelTrusts, RequestShape, SHARES, ShapeJudge, ShapeTrust, TRUST_GROUPS,
     TrustCount, TrustTally, trust_group,

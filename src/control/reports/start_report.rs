@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{Lack, lacks};
+use forebay_discovery::{Listing, MissingFeature, lacks};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -27,14 +27,12 @@ impl ReportedWorkers {
             None => true,
             Some(had_answered) => has_answered && !had_answered,
         };
-        let new: Vec<_> = fleet
-            .found()
-            .filter(|(index, worker)| is_new(*index, worker.description.is_some()))
-            .collect();
+        let new: Vec<_> =
+            fleet.found().filter(|(index, worker)| is_new(*index, worker.has_answered())).collect();
         if new.is_empty() {
             return;
         }
-        let answers = new.iter().map(|(index, worker)| (*index, worker.description.is_some()));
+        let answers = new.iter().map(|(index, worker)| (*index, worker.has_answered()));
         self.had_answered.extend(answers);
         for line in report(new.into_iter().map(|(_, worker)| worker), for_kv) {
             match line.help {
@@ -70,14 +68,21 @@ struct ReportLine {
 /// The report. Without `for_kv`, parts that policy `kv` needs are left out.
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
-    let mut missing = BTreeMap::<Lack, Vec<&str>>::new();
+    let mut missing = BTreeMap::<MissingFeature, Vec<&str>>::new();
     for FoundWorker { name, description, texts, places } in workers {
         let Some(description) = description else {
             let what = "not reached yet: it takes no traffic".to_owned();
             let help = "start it; `forebay doctor` says more".to_owned();
-            missing.entry(Lack { what, help }).or_default().push(name);
+            missing.entry(MissingFeature { what, help }).or_default().push(name);
             continue;
         };
+        // Another server than an engine: its kind and its limit are the defaults, and not found.
+        if let Some(fault) = description.listing.unwell() {
+            let help = Listing::HELP.to_owned();
+            let what = format!("{fault}: it takes no traffic");
+            missing.entry(MissingFeature { what, help }).or_default().push(name);
+            continue;
+        }
         let found = format!("{}, {}", description.in_words(), places.in_words());
         kinds.entry(found).or_default().push(name);
         for lack in lacks(description, texts).into_iter().filter(|_| for_kv) {
@@ -89,7 +94,7 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
         found,
         help: None,
     });
-    let lacks = missing.into_iter().map(|(Lack { what, help }, workers)| ReportLine {
+    let lacks = missing.into_iter().map(|(MissingFeature { what, help }, workers)| ReportLine {
         workers: some_of(&workers),
         found: what,
         help: Some(help),
@@ -118,7 +123,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::{DescribedRank, Description, Listing, ServerTraits};
+    use forebay_discovery::{DescribedRank, Description, ServerTraits};
     use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
@@ -155,6 +160,24 @@ mod tests {
         assert_eq!(report[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
         assert!(report[1].found.contains("no KV events") && report[1].help.is_some(), "{report:?}");
         assert_eq!(lines(&fleet, false).len(), 1, "other policies need none");
+    }
+
+    #[test]
+    fn a_server_that_is_no_engine_is_not_found_as_an_engine() {
+        let bare = DescribedRank::default();
+        let of = |is_well| Description {
+            dialect: Dialect::Openai,
+            listing: Listing::Nothing { status: Some(404), is_well },
+            ..worker(1, &bare)
+        };
+        for for_kv in [false, true] {
+            let report = lines(&[("w".to_owned(), Some(of(false)))], for_kv);
+            let [line] = &report[..] else { panic!("{report:?}") };
+            assert_eq!(line.found, "GET /v1/models answers 404: it takes no traffic");
+            assert!(line.help.as_ref().is_some_and(|help| help.contains("port")), "{line:?}");
+        }
+        let report = lines(&[("w".to_owned(), Some(of(true)))], false);
+        assert!(report[0].help.is_none() && report[0].found.contains("OpenAI"), "{report:?}");
     }
 
     #[test]

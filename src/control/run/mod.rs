@@ -81,8 +81,11 @@ impl Control {
             ports: Rc::new(Ports::new(end)),
         };
         let (to_probes, probes) = mpsc::channel(NOTICES_MAX);
-        let (membership, lists) =
+        let (mut membership, lists) =
             Membership::start(&env, seed, tls.connectors, &clients, to_probes);
+        if !handover.is_open() {
+            membership.wait_for_slow();
+        }
         let (to_feeds, feeds) = mpsc::channel(NOTICES_MAX);
         let feeds_setup = FeedsSetup {
             seed,

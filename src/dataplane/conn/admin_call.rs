@@ -5,13 +5,13 @@ use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
-use crate::relay::{Halves, Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
+use crate::relay::{Halves, TunnelDirection, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
 use crate::reply::refusal;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_fleet::mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
 use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use forebay_link::link;
+use forebay_mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
 use forebay_net::Socket;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_router::dispatch::RelayError;
@@ -110,7 +110,7 @@ fn call(head: &RequestHead, input: &[u8]) -> Vec<u8> {
 struct DrainWatch<'a>(&'a Env);
 
 impl TunnelWatch for DrainWatch<'_> {
-    fn passes(&mut self, _: Toward, _: usize) {}
+    fn passes(&mut self, _: TunnelDirection, _: usize) {}
 
     fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>> {
         let over = self.0.drain_until().is_some_and(|until| self.0.now() >= until);

@@ -16,7 +16,7 @@ use crate::request;
 use crate::runtime;
 use crate::state::env::Env;
 use crate::state::shard::Shard;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_http1::{HeadDue, Progress, RequestHead, parse_request};
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
@@ -50,7 +50,8 @@ async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
         conn.linger(discard::bounds(&shard.env)).await;
     } else {
         conn.wait_at_most(shard.env.config().timeouts.write);
-        conn.flush().await;
+        // The record of the last request has the fault of a client that takes no bytes.
+        let _ = conn.flush().await;
     }
 }
 
@@ -67,7 +68,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
             Err(NoRequest::Silent) => {
                 // Behind the bytes that a slow client has not taken.
                 conn.wait_at_most(shard.env.config().timeouts.write);
-                conn.flush().await;
+                let _ = conn.flush().await;
                 conn.send_close_notify();
                 ConnectionReuse::Drop
             }

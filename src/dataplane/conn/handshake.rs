@@ -7,7 +7,7 @@ use crate::ingress::{Conn, ReadEnd};
 use crate::reply::discard;
 use crate::reply::refusal;
 use crate::state::shard::Shard;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_tls::{HandshakeFault, Session};
 

@@ -2,11 +2,11 @@
 
 use super::buffers::Buffers;
 use crate::ingress::{Conn, ConnectedClient};
-use crate::relay::Early;
+use crate::relay::EarlyPart;
 use crate::state::shard::Shard;
 use crate::story::Story;
 use crate::story::event::{ExchangeEnd, MessageParts, RoutedHead};
-use crate::story::facts::AskedApi;
+use crate::story::facts::RequestedApi;
 use forebay_base::NanosSinceStart;
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::{Dialect, SessionKey};
@@ -27,7 +27,7 @@ pub(crate) struct Request<'c> {
     pub(crate) buffers: &'c mut Buffers,
     pub(crate) caller: RequestCaller,
     /// Part of the answer sent before a worker answers.
-    pub(crate) early: Early,
+    pub(crate) early: EarlyPart,
     /// CORS fields for the page that sends the request.
     pub(crate) cors: Option<Rc<CorsFields>>,
     pub(crate) story: Story,
@@ -57,7 +57,7 @@ impl<'c> Request<'c> {
     pub(crate) fn new(buffers: &'c mut Buffers, started: NanosSinceStart) -> Self {
         let caller = RequestCaller::default();
         let story = Story::new(started);
-        Self { buffers, caller, early: Early::default(), cors: None, story }
+        Self { buffers, caller, early: EarlyPart::default(), cors: None, story }
     }
 
     /// A request with an invalid head.
@@ -72,7 +72,7 @@ impl<'c> Request<'c> {
         &mut self,
         shard: &Shard,
         conn: &Conn,
-        asked: Option<AskedApi>,
+        asked: Option<RequestedApi>,
         is_page: bool,
     ) {
         let Self { buffers, story, .. } = self;

@@ -3,8 +3,8 @@
 
 use crate::relay::Transcript;
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::NoContinuation;
-use forebay_fleet::admit::AdmittedRequest;
+use forebay_board::account::NoContinuation;
+use forebay_board::admit::AdmittedRequest;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::Dialect;
 use forebay_json::UsageScan;

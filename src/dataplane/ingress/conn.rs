@@ -265,18 +265,31 @@ impl Conn {
         }
     }
 
-    /// Waits until the kernel has all bytes of the client, or for the deadline. False: the rest is
-    /// given up.
-    pub async fn flush(&mut self) -> bool {
+    /// The client has not taken the end of its answer yet.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.closed && self.writer.is_behind()
+    }
+
+    /// Waits until the kernel has all bytes of the client, or for the deadline.
+    ///
+    /// # Errors
+    /// [`WriteEnd`]: the rest is given up.
+    pub async fn flush(&mut self) -> Result<(), WriteEnd> {
         let Self { writer, deadline, closed, .. } = self;
-        if *closed || writer.is_flushed() {
-            return !*closed;
+        if *closed {
+            return Err(WriteEnd::Gone);
         }
-        poll_fn(|cx| match writer.poll_flushed(cx) {
-            Poll::Ready(flushed) => Poll::Ready(flushed.is_ok()),
-            Poll::Pending => deadline.poll(cx).map(|()| false),
-        })
-        .await
+        if writer.is_flushed() {
+            return Ok(());
+        }
+        let flushed = poll_fn(|cx| match writer.poll_flushed(cx) {
+            Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| WriteEnd::Gone)),
+            Poll::Pending => deadline.poll(cx).map(|()| Err(WriteEnd::Stalled)),
+        });
+        let flushed = flushed.await;
+        *closed = flushed.is_err();
+        flushed
     }
 
     /// Closes the sending side; false if the client has closed already.

@@ -23,21 +23,41 @@ pub fn raise_limit(config: &Config) {
             debug!(%error, "the limit of open files cannot be raised");
         }
     }
-    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let needed = descriptors_needed(config);
-    if most < needed {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if let Some(DescriptorShortage { limit, needed }) = DescriptorShortage::of(config, limit) {
         warn!(
-            limit = most,
+            limit,
             needed,
-            "the limit of open files is below what the configuration may need: raise it (`ulimit -Hn`, LimitNOFILE=), or \
-             lower `limits.connections_max` and `limits.in_flight_max`; each counts once per shard"
+            help = DescriptorShortage::HELP,
+            "the limit of open files is below what the configuration may need"
         );
+    }
+}
+
+/// A limit of open files below the need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorShortage {
+    pub limit: u64,
+    pub needed: u64,
+}
+
+impl DescriptorShortage {
+    /// Advice for the operator.
+    pub const HELP: &str = "raise it (`ulimit -Hn`, LimitNOFILE=), or lower \
+                            `limits.connections_max` and `limits.in_flight_max`; each counts once \
+                            per shard";
+
+    /// `None` if the limit is enough for the configuration. Its cores must be resolved.
+    #[must_use]
+    pub fn of(config: &Config, limit: u64) -> Option<Self> {
+        let needed = descriptors_needed(config);
+        (limit < needed).then_some(Self { limit, needed })
     }
 }
 
 /// A descriptor for each client, and another for the worker of each request in flight.
 #[must_use]
-pub fn descriptors_needed(config: &Config) -> u64 {
+fn descriptors_needed(config: &Config) -> u64 {
     let limits = &config.limits;
     let of_shard = limits.connections_max.saturating_add(limits.in_flight_max);
     let of_shards = of_shard.saturating_add(OF_SHARD).saturating_mul(config.cores.len());

@@ -39,7 +39,7 @@ impl Conn {
     /// in transit.
     pub async fn linger(mut self, bounds: DiscardBounds) {
         self.wait_at_most(bounds.flush_max);
-        if !self.flush().await || !self.close_sending() {
+        if self.flush().await.is_err() || !self.close_sending() {
             return;
         }
         let mut discarding = self.discarding(bounds);

@@ -15,7 +15,7 @@ mod turn;
 pub use client::ConnectedClient;
 pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
-pub use descriptors::{descriptors_needed, raise_limit};
+pub use descriptors::{DescriptorShortage, raise_limit};
 pub use discard::{DiscardBounds, Discarding};
 pub use inherited::InheritedListeners;
 pub use listener::{BoundListener, Listeners, NewConnection, bind_first, bind_next};

@@ -7,11 +7,11 @@ use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
 use crate::state::shard::Shard;
 use crate::story::quota::{self, QuotaCheck};
-use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
+use forebay_board::admit::AdmittedRequest as InFlightPlace;
 use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
 use forebay_prompt::parse::{Endpoint, Principal, Refusal};
-use forebay_router::request::{Newcomer, Stop, in_flight_full};
+use forebay_router::request::{NewRequest, Stop, in_flight_full};
 
 /// Limit of requests in flight that no request reaches.
 const NO_LIMIT: u32 = 0;
@@ -40,7 +40,7 @@ fn of_head(
     authenticate(shard, conn, request)?;
     client_identity::admit(shard, conn, request)?;
     readable(&request.head)?;
-    let mut newcomer = Newcomer::of(part(shard, &request.caller.principal));
+    let mut newcomer = NewRequest::of(part(shard, &request.caller.principal));
     let router = enter_router(shard, request, endpoint, &mut newcomer)?;
     let shard_place = enter_shard(shard, &newcomer)?;
     let tenant = request.caller.principal.tenant;
@@ -80,7 +80,7 @@ fn enter_router(
     shard: &Shard,
     request: &Request<'_>,
     endpoint: Endpoint,
-    newcomer: &mut Newcomer,
+    newcomer: &mut NewRequest,
 ) -> Result<RouterPlace, Refusal> {
     let fleet = shard.workers.fleet.borrow();
     let mut stages = shard.routing.stages.borrow_mut();
@@ -101,7 +101,7 @@ fn enter_router(
     Ok(RouterPlace(stages.loads.board.clone()))
 }
 
-fn enter_shard(shard: &Shard, newcomer: &Newcomer) -> Result<InFlightPlace, Refusal> {
+fn enter_shard(shard: &Shard, newcomer: &NewRequest) -> Result<InFlightPlace, Refusal> {
     shard.intake.in_flight.admit(newcomer.tenant).map_err(|_| in_flight_full())
 }
 

@@ -10,8 +10,8 @@ use crate::state::io::Io;
 use crate::state::shard::Shard;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, INLINE_SCAN_BYTES_MAX};
-use forebay_fleet::account::Stage;
-use forebay_fleet::admit::AdmittedRequest as InFlightPlace;
+use forebay_board::account::Stage;
+use forebay_board::admit::AdmittedRequest as InFlightPlace;
 use forebay_http1::{BodyFraming, BodyLimits, CONTINUE, ChunkedDecoder, RequestHead};
 use forebay_prompt::parse::{
     Endpoint, FormType, Reason, Refusal, form_type, rank_pin, scan, scan_briefly, scan_form,

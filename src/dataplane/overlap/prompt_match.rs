@@ -15,12 +15,12 @@ use crate::state::shard::Shard;
 use crate::state::workers::ShardFleet;
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, TEMPLATE_WAIT_MAX};
 use forebay_base::{ModelIndex, RankIndex};
+use forebay_board::account::{Count, Stage};
 use forebay_disagg::{SplitRequest, inspect};
-use forebay_fleet::account::{Count, Stage};
 use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_index::IndexReader;
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource};
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, name_images};
+use forebay_prompt::render::{RenderMethod, RenderThread, Unrenderable, name_images};
 use forebay_router::request::{Split, Stop, WorkerReply};
 use forebay_select::{MatchRequest, Prompt};
 use std::mem::take;
@@ -171,7 +171,7 @@ struct OffloadedMatch {
     prompt: Prompt,
     /// Parts of the body that a KV transfer needs.
     kv_transfer: Option<SplitRequest>,
-    rendered: Option<Result<Rendered, Unrenderable>>,
+    rendered: Option<Result<RenderMethod, Unrenderable>>,
     /// Time spent rendering and walking.
     spent: [u64; 2],
 }

@@ -3,12 +3,12 @@
 //! prefill until then (SGLang 0.5.23).
 
 use crate::ingress::Deadline;
-use crate::relay::{Outbound, Over, Watch, send};
+use crate::relay::{Outbound, Watch, WatchEnd, send};
 use crate::state::connecting::{ConnectTarget, open};
 use crate::state::shard::{SendParts, Shard};
-use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::AbortCall;
+use forebay_board::account::Count;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
+use forebay_mailbox::AbortCall;
 use forebay_router::dispatch::RelayError;
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -29,8 +29,8 @@ impl Watch for AbortWatch {
         Poll::Pending
     }
 
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
-        self.0.poll(cx).map(|()| Over::Late)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd> {
+        self.0.poll(cx).map(|()| WatchEnd::Late)
     }
 
     fn wait_at_most(&mut self, after: Duration) {

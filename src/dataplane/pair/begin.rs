@@ -21,9 +21,9 @@ use forebay_disagg::{
     Accusation, AnswerForm, KvTransferError, KvTransferId, PrefillAnswer, RankPin, SplitRequest,
     has_begun, legs_request_id, message_of, transfer_mode,
 };
-use forebay_fleet::mailbox::{AbortCall, LegCall, PrefillLeg, PrefillOutcome};
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
+use forebay_mailbox::{AbortCall, LegCall, PrefillLeg, PrefillOutcome};
 use forebay_router::dispatch::has_no_room;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, PrefillDispatch};

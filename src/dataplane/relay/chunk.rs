@@ -1,7 +1,7 @@
 //! The next bytes of an answer, from the worker and to the client. The relay, the first look at a
 //! body, and the reading of a whole answer all wait here.
 
-use super::{Over, Upstream, Watch};
+use super::{Upstream, Watch, WatchEnd};
 use crate::ingress::Conn;
 use forebay_link::LinkReader;
 use forebay_router::dispatch::RelayError;
@@ -31,9 +31,9 @@ pub(super) async fn next_chunk(
         }
         watch.poll_over(cx).map(|over| {
             Err(match over {
-                Over::Late => RelayError::StreamIdle,
-                Over::Down => RelayError::DownMidStream,
-                Over::Stalled => RelayError::Stalled,
+                WatchEnd::Late => RelayError::StreamIdle,
+                WatchEnd::Down => RelayError::DownMidStream,
+                WatchEnd::Stalled => RelayError::Stalled,
             })
         })
     })

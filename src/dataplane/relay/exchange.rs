@@ -1,7 +1,7 @@
 //! Sends a request and waits for the head of its answer, as long as the client waits for the
 //! answer.
 
-use super::{Over, Upstream, Watch};
+use super::{Upstream, Watch, WatchEnd};
 use crate::ingress::Turn;
 use forebay_base::limits::{INTERIM_HEADS_MAX, READ_BYTES};
 use forebay_http1::{
@@ -86,9 +86,9 @@ pub async fn send(
         }
         watch.poll_over(cx).map(|over| {
             Err(match over {
-                Over::Late => RelayError::FirstByteTimedOut,
-                Over::Down => RelayError::DownBeforeHead,
-                Over::Stalled => RelayError::Stalled,
+                WatchEnd::Late => RelayError::FirstByteTimedOut,
+                WatchEnd::Down => RelayError::DownBeforeHead,
+                WatchEnd::Stalled => RelayError::Stalled,
             })
         })
     })

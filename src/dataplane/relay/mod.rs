@@ -4,13 +4,13 @@
 //! chooses: it reports what happened.
 
 mod chunk;
-mod early;
+mod early_part;
 mod error_body;
 mod events;
 mod exchange;
-mod first;
-mod gather;
-mod kept;
+mod answer_start;
+mod whole_answer;
+mod resumable_relay;
 mod key;
 mod pool;
 mod pump;
@@ -22,21 +22,21 @@ mod upstream;
 mod watch;
 mod websocket;
 
-pub use early::{Begun, Early};
+pub use answer_start::first_bytes;
+pub use early_part::{EarlyPart, OpenEventStream};
 pub use error_body::begins_with_error;
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };
 pub use exchange::{Outbound, send};
-pub use first::first_bytes;
-pub use gather::{Gathered, drain, gather};
-pub use kept::relay_kept;
 pub use key::UpstreamKey;
 pub use pool::UpstreamPool;
-pub use pump::{Answer, Relayed, relay};
+pub use pump::{Answer, CompletedAnswer, relay};
+pub use resumable_relay::relay_kept;
 pub use transcript::{Transcript, ask_for_ids};
 pub use tunnel::{TunnelEnd, TunnelWatch, tunnel};
-pub use tunnel_clock::{Toward, TunnelLimits};
+pub use tunnel_clock::{TunnelDirection, TunnelLimits};
 pub use upstream::{Halves, Upstream, while_wanted};
-pub use watch::{Client, Over, Watch};
+pub use watch::{Client, Watch, WatchEnd};
 pub use websocket::answers_key;
+pub use whole_answer::{WholeAnswer, drain, gather};

@@ -43,7 +43,7 @@ impl Answer<'_> {
 
 /// An answer that reached the client completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relayed {
+pub struct CompletedAnswer {
     /// Body bytes without framing.
     pub body_bytes: u64,
     /// May the worker's connection be used again?
@@ -62,7 +62,7 @@ pub async fn relay(
     upstream: &mut Upstream,
     answer: &Answer<'_>,
     mut observe: impl FnMut(&[u8]),
-) -> Result<Relayed, RelayError> {
+) -> Result<CompletedAnswer, RelayError> {
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
     let is_unframed = AnswerFraming::open(answer.client_version) == AnswerFraming::Plain;
     let client_reusable = answer.keep_alive && !(answer.is_open() && is_unframed);
@@ -126,7 +126,7 @@ pub async fn relay(
         return Err(cut(client.conn(), answer, &body, tail, Vec::new(), error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
-    Ok(Relayed { body_bytes, upstream_reusable, client_reusable })
+    Ok(CompletedAnswer { body_bytes, upstream_reusable, client_reusable })
 }
 
 pub(super) fn encode_head(

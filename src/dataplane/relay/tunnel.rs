@@ -2,7 +2,7 @@
 //! holds a chunk, and the bytes that its socket has read ahead: a side that takes nothing stops the
 //! other side from being read. The end of a side is passed on, and the other direction stays open.
 
-use super::tunnel_clock::{Toward, TunnelClock, TunnelLimits, TunnelOver};
+use super::tunnel_clock::{TunnelClock, TunnelDirection, TunnelLimits, TunnelOver};
 use super::upstream::Halves;
 use crate::ingress::{Conn, Turn};
 use forebay_base::NanosSinceStart;
@@ -28,7 +28,7 @@ pub enum TunnelEnd {
 /// Accounts for the bytes of a tunnel, and may end the tunnel.
 pub trait TunnelWatch {
     /// Bytes have come, and pass.
-    fn passes(&mut self, toward: Toward, bytes: usize);
+    fn passes(&mut self, toward: TunnelDirection, bytes: usize);
     /// Looks whether the tunnel has lost its point.
     fn look(&mut self) -> Option<Result<TunnelEnd, RelayError>>;
 }
@@ -48,14 +48,14 @@ pub async fn tunnel(
     conn.expect_body(0);
     let early = std::mem::take(&mut conn.input);
     let (client_reader, client_writer, deadline) = conn.halves();
-    let mut up = Pipe::new(Toward::Worker, client_reader, worker.writer);
-    let mut down = Pipe::new(Toward::Client, worker.reader, client_writer);
+    let mut up = Pipe::new(TunnelDirection::Worker, client_reader, worker.writer);
+    let mut down = Pipe::new(TunnelDirection::Client, worker.reader, client_writer);
     let mut now = deadline.now();
     let mut clock = TunnelClock::new(limits, now);
     let mut look_at = now.plus(LOOK_PERIOD);
     down.send(first, &mut clock, now);
     if !early.is_empty() {
-        watch.passes(Toward::Worker, early.len());
+        watch.passes(TunnelDirection::Worker, early.len());
         up.send(early, &mut clock, now);
     }
     let mut turn = Turn::default();
@@ -101,8 +101,12 @@ pub async fn tunnel(
         match clock.over(now) {
             None => {}
             Some(TunnelOver::Idle) => return Ok(TunnelEnd::Over),
-            Some(TunnelOver::Stalled(Toward::Client)) => return Err(RelayError::ClientStalled),
-            Some(TunnelOver::Stalled(Toward::Worker)) => return Err(RelayError::StreamIdle),
+            Some(TunnelOver::Stalled(TunnelDirection::Client)) => {
+                return Err(RelayError::ClientStalled);
+            }
+            Some(TunnelOver::Stalled(TunnelDirection::Worker)) => {
+                return Err(RelayError::StreamIdle);
+            }
         }
     }
 }
@@ -110,21 +114,21 @@ pub async fn tunnel(
 /// Ends by the side that broke off. What breaks behind its own end is no fault: a side that has
 /// closed for good answers what still comes with a reset.
 const fn broken_by(
-    side: Toward,
+    side: TunnelDirection,
     client_has_ended: bool,
     worker_has_ended: bool,
 ) -> Result<TunnelEnd, RelayError> {
     match side {
-        Toward::Client if client_has_ended => Ok(TunnelEnd::Closed),
-        Toward::Worker if worker_has_ended => Ok(TunnelEnd::Closed),
-        Toward::Client => Err(RelayError::ClientGone),
-        Toward::Worker => Err(RelayError::ClosedMidStream),
+        TunnelDirection::Client if client_has_ended => Ok(TunnelEnd::Closed),
+        TunnelDirection::Worker if worker_has_ended => Ok(TunnelEnd::Closed),
+        TunnelDirection::Client => Err(RelayError::ClientGone),
+        TunnelDirection::Worker => Err(RelayError::ClosedMidStream),
     }
 }
 
 /// A direction of a tunnel.
 struct Pipe<'a> {
-    toward: Toward,
+    toward: TunnelDirection,
     reader: &'a mut LinkReader,
     writer: &'a mut LinkWriter,
     state: PipeState,
@@ -145,7 +149,11 @@ enum Moved {
 }
 
 impl<'a> Pipe<'a> {
-    const fn new(toward: Toward, reader: &'a mut LinkReader, writer: &'a mut LinkWriter) -> Self {
+    const fn new(
+        toward: TunnelDirection,
+        reader: &'a mut LinkReader,
+        writer: &'a mut LinkWriter,
+    ) -> Self {
         Self { toward, reader, writer, state: PipeState::Reads }
     }
 
@@ -160,7 +168,7 @@ impl<'a> Pipe<'a> {
     }
 
     /// Ready after progress, or with the side that broke off.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, Toward>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, TunnelDirection>> {
         match self.state {
             PipeState::Ended => Poll::Pending,
             PipeState::Reads => self.reader.poll_chunk(cx).map(|read| match read {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 /// Which side bytes go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Toward {
+pub enum TunnelDirection {
     /// Bytes of the worker go to the client.
     Client,
     /// Bytes of the client go to the worker.
     Worker,
 }
 
-impl Toward {
+impl TunnelDirection {
     /// The side that such bytes come from.
     pub(super) const fn other(self) -> Self {
         match self {
@@ -29,7 +29,7 @@ pub(super) enum TunnelOver {
     /// Neither side has sent anything, or the second side does not end.
     Idle,
     /// That side does not take its bytes.
-    Stalled(Toward),
+    Stalled(TunnelDirection),
 }
 
 /// What is waited for how long.
@@ -64,13 +64,13 @@ impl TunnelClock {
     }
 
     /// A chunk is on its way.
-    pub(super) const fn sends(&mut self, toward: Toward, now: NanosSinceStart) {
+    pub(super) const fn sends(&mut self, toward: TunnelDirection, now: NanosSinceStart) {
         self.moved_at = now;
         *self.since(toward) = Some(now);
     }
 
     /// The chunk has been taken.
-    pub(super) const fn sent(&mut self, toward: Toward, now: NanosSinceStart) {
+    pub(super) const fn sent(&mut self, toward: TunnelDirection, now: NanosSinceStart) {
         self.moved_at = now;
         *self.since(toward) = None;
     }
@@ -91,9 +91,9 @@ impl TunnelClock {
     pub(super) fn over(&self, now: NanosSinceStart) -> Option<TunnelOver> {
         let [client, worker] = self.stalls();
         if now >= client {
-            Some(TunnelOver::Stalled(Toward::Client))
+            Some(TunnelOver::Stalled(TunnelDirection::Client))
         } else if now >= worker {
-            Some(TunnelOver::Stalled(Toward::Worker))
+            Some(TunnelOver::Stalled(TunnelDirection::Worker))
         } else {
             (now >= self.idle_at()).then_some(TunnelOver::Idle)
         }
@@ -113,10 +113,10 @@ impl TunnelClock {
         [at(self.client_since, client_write_max), at(self.worker_since, worker_write_max)]
     }
 
-    const fn since(&mut self, toward: Toward) -> &mut Option<NanosSinceStart> {
+    const fn since(&mut self, toward: TunnelDirection) -> &mut Option<NanosSinceStart> {
         match toward {
-            Toward::Client => &mut self.client_since,
-            Toward::Worker => &mut self.worker_since,
+            TunnelDirection::Client => &mut self.client_since,
+            TunnelDirection::Worker => &mut self.worker_since,
         }
     }
 }
@@ -141,8 +141,8 @@ mod tests {
         let mut clock = TunnelClock::new(LIMITS, at(5));
         assert_eq!((clock.due_at(), clock.over(at(104))), (at(105), None));
         assert_eq!(clock.over(at(105)), Some(TunnelOver::Idle));
-        clock.sends(Toward::Worker, at(50));
-        clock.sent(Toward::Worker, at(60));
+        clock.sends(TunnelDirection::Worker, at(50));
+        clock.sent(TunnelDirection::Worker, at(60));
         assert_eq!((clock.due_at(), clock.over(at(159))), (at(160), None));
         clock.half_closed(at(70));
         assert_eq!((clock.due_at(), clock.over(at(80))), (at(80), Some(TunnelOver::Idle)));
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn a_side_that_takes_nothing_is_named_whatever_the_other_sends() {
         let mut clock = TunnelClock::new(LIMITS, at(0));
-        clock.sends(Toward::Client, at(1));
-        clock.sends(Toward::Worker, at(20));
+        clock.sends(TunnelDirection::Client, at(1));
+        clock.sends(TunnelDirection::Worker, at(20));
         assert_eq!((clock.due_at(), clock.over(at(30))), (at(31), None));
-        assert_eq!(clock.over(at(31)), Some(TunnelOver::Stalled(Toward::Client)));
-        clock.sent(Toward::Client, at(31));
-        assert_eq!(clock.over(at(60)), Some(TunnelOver::Stalled(Toward::Worker)));
-        clock.sent(Toward::Worker, at(60));
+        assert_eq!(clock.over(at(31)), Some(TunnelOver::Stalled(TunnelDirection::Client)));
+        clock.sent(TunnelDirection::Client, at(31));
+        assert_eq!(clock.over(at(60)), Some(TunnelOver::Stalled(TunnelDirection::Worker)));
+        clock.sent(TunnelDirection::Worker, at(60));
         assert_eq!(clock.due_at(), at(160));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Why a worker is not waited for any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum WatchEnd {
     /// The deadline has passed.
     Late,
     /// The worker is out of service and sends nothing.
@@ -21,7 +21,7 @@ pub trait Watch {
     /// Ready once the exchange has lost its point, with why.
     fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<RelayError>;
     /// Ready once the wait is over.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over>;
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd>;
     /// Sets the deadline anew.
     fn wait_at_most(&mut self, after: Duration);
 }
@@ -37,8 +37,8 @@ impl Watch for Conn {
         self.poll_gone(cx).map(|()| RelayError::ClientGone)
     }
 
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
-        self.poll_deadline(cx).map(|()| Over::Late)
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd> {
+        self.poll_deadline(cx).map(|()| WatchEnd::Late)
     }
 
     fn wait_at_most(&mut self, after: Duration) {

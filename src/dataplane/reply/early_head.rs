@@ -4,7 +4,9 @@
 use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
 use crate::ingress::{Conn, WriteEnd};
-use crate::relay::{Begun, Early, QueueStanding, StreamShape, encode_engine_error, encode_refused};
+use crate::relay::{
+    EarlyPart, OpenEventStream, QueueStanding, StreamShape, encode_engine_error, encode_refused,
+};
 use crate::state::env::Env;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::QUEUE_COMMENT_PERIOD;
@@ -13,7 +15,7 @@ use forebay_prompt::parse::Refusal;
 
 /// Ends the stream with the router's refusal.
 pub(crate) async fn refuse(
-    begun: &Begun,
+    begun: &OpenEventStream,
     env: &Env,
     conn: &mut Conn,
     refusal: &Refusal,
@@ -25,7 +27,7 @@ pub(crate) async fn refuse(
 
 /// Ends the stream with the engine's error.
 pub(crate) async fn fail(
-    begun: &Begun,
+    begun: &OpenEventStream,
     env: &Env,
     conn: &mut Conn,
     status: u16,
@@ -36,7 +38,12 @@ pub(crate) async fn fail(
     end(begun, env, conn, events).await
 }
 
-async fn end(begun: &Begun, env: &Env, conn: &mut Conn, events: Vec<u8>) -> ConnectionReuse {
+async fn end(
+    begun: &OpenEventStream,
+    env: &Env,
+    conn: &mut Conn,
+    events: Vec<u8>,
+) -> ConnectionReuse {
     let mut out = conn.buffer();
     begun.framing.push(&events, &mut out);
     begun.framing.finish(&mut out);
@@ -58,13 +65,13 @@ pub(crate) async fn queued(
     let now = env.now();
     let mut out = conn.buffer();
     let mut begun = match request.early {
-        Early::Nothing | Early::Broken(_) => return Ok(()),
-        Early::Ready(shape) => begin(env, request, shape, now, &mut out),
-        Early::Begun(begun) => begun,
+        EarlyPart::Nothing | EarlyPart::Broken(_) => return Ok(()),
+        EarlyPart::Ready(shape) => begin(env, request, shape, now, &mut out),
+        EarlyPart::Begun(begun) => begun,
     };
     begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
     begun.encode(QueueStanding::Queued { position }, &mut out);
-    request.early = Early::Begun(begun);
+    request.early = EarlyPart::Begun(begun);
     write(env, conn, out).await
 }
 
@@ -75,7 +82,7 @@ pub(crate) async fn still_queued(
     request: &mut Request<'_>,
 ) -> Result<(), WriteEnd> {
     let now = env.now();
-    let Early::Begun(begun) = &mut request.early else { return Ok(()) };
+    let EarlyPart::Begun(begun) = &mut request.early else { return Ok(()) };
     if now < begun.next_at {
         return Ok(());
     }
@@ -92,7 +99,7 @@ pub(crate) async fn dispatched(
     request: &Request<'_>,
     worker: &str,
 ) -> Result<(), WriteEnd> {
-    let Early::Begun(begun) = &request.early else { return Ok(()) };
+    let EarlyPart::Begun(begun) = &request.early else { return Ok(()) };
     let mut out = conn.buffer();
     begun.encode(QueueStanding::Prefill { worker }, &mut out);
     write(env, conn, out).await
@@ -104,14 +111,14 @@ fn begin(
     shape: StreamShape,
     at: NanosSinceStart,
     out: &mut Vec<u8>,
-) -> Begun {
+) -> OpenEventStream {
     let client_version = request.head.version;
     let framing = AnswerFraming::open(client_version);
     let keep_alive =
         request.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
     let extra = &request.own_fields();
     encode_own_stream(&OwnStream { client_version, keep_alive, extra }, out);
-    Begun { shape, framing, keep_alive, at, next_at: at }
+    OpenEventStream { shape, framing, keep_alive, at, next_at: at }
 }
 
 async fn write(env: &Env, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {

@@ -8,10 +8,10 @@ use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::state::env::Env;
 use crate::story::facts::Facts;
-use forebay_fleet::account::NO_ENDPOINT;
-use forebay_fleet::mailbox::EngineAnswer;
+use forebay_board::account::NO_ENDPOINT;
 use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use forebay_identity::AnswerField;
+use forebay_mailbox::EngineAnswer;
 use forebay_prompt::parse::Refusal;
 
 /// Answers a request with an invalid head or body. The connection ends, because the start of the

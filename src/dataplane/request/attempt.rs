@@ -27,10 +27,10 @@ use crate::state::shard::{SendParts, Shard};
 use crate::story::event;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
-use forebay_fleet::account::{
+use forebay_board::account::{
     BlameScope, BodyStart, Count, FailedTrial, FirstTokenKind, Lease, Stage,
 };
-use forebay_fleet::mailbox::RequestFacts;
+use forebay_mailbox::RequestFacts;
 use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};

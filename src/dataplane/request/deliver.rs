@@ -11,7 +11,7 @@ use crate::ingress::Conn;
 use crate::resume::remainder;
 use crate::state::shard::Shard;
 use crate::story::event;
-use forebay_fleet::account::Stage;
+use forebay_board::account::Stage;
 use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop};
 
 /// Delivers the request until an answer or a final failure.

@@ -3,15 +3,15 @@
 
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
-use crate::relay::Early;
+use crate::relay::EarlyPart;
 use crate::reply::early_head;
 use crate::state::env::Env;
 use crate::state::routing::RoutingState;
 use crate::state::shard::Shard;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::{Count, Stage};
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::QueueDemand;
+use forebay_board::QueueDemand;
+use forebay_board::account::{Count, Stage};
+use forebay_mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_router::request::{RequestEvent, Wait, WaitEnd};
 use std::future::poll_fn;
 use std::task::Poll;
@@ -83,7 +83,7 @@ async fn await_verdict(
     early_head::queued(env, conn, request, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
         let comment = match &request.early {
-            Early::Begun(begun) => Some(begun.next_at),
+            EarlyPart::Begun(begun) => Some(begun.next_at),
             _ => None,
         };
         let until = comment.map_or(deadline, |at| at.min(deadline));

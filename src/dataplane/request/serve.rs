@@ -5,14 +5,15 @@ use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::{AnswerPhase, ConnectionReuse, HeadPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
-use crate::ingress::Conn;
+use crate::ingress::{Conn, WriteEnd};
 use crate::intake::{client_identity, websocket};
 use crate::reply::refusal;
 use crate::resolve::{own_page, preflight};
 use crate::state::shard::Shard;
-use crate::story::facts::AskedApi;
+use crate::story::facts::RequestedApi;
 use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
+use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
 /// Serves the request whose parsed head is in the buffers.
@@ -29,7 +30,7 @@ pub(crate) async fn serve(
     let routed = routed(shard, conn, &mut request.head);
     let endpoint = routed.as_ref().ok().copied();
     let shape = |endpoint| shape(endpoint, conn, &request.head);
-    let asked = endpoint.map(|endpoint| AskedApi { endpoint, shape: shape(endpoint) });
+    let asked = endpoint.map(|endpoint| RequestedApi { endpoint, shape: shape(endpoint) });
     request.begin(shard, conn, asked, endpoint.and_then(own_page::of).is_some());
     let served = match routed {
         Ok(endpoint) => {
@@ -39,14 +40,32 @@ pub(crate) async fn serve(
     };
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
-            request.end(shard, &conn.client, None);
-            after
+            let Some(stop) = untaken(shard, conn).await else {
+                request.end(shard, &conn.client, None);
+                return after;
+            };
+            request.end(shard, &conn.client, Some(&stop));
+            ConnectionReuse::Drop
         }
         Err(RefusedExchange { mut request, stop }) => {
             let stop = pressure::with_time(&shard.routing, stop);
             request.end(shard, &conn.client, Some(&stop));
             reply(shard, conn, &request, stop).await
         }
+    }
+}
+
+/// Waits for a client that has not taken the end of its answer; the reason if the client never
+/// does. The record and the counters of the request then have that end.
+async fn untaken(shard: &Shard, conn: &mut Conn) -> Option<Stop> {
+    if !conn.is_behind() {
+        return None;
+    }
+    conn.wait_at_most(shard.env.config().timeouts.write);
+    match Box::pin(conn.flush()).await {
+        Ok(()) => None,
+        Err(WriteEnd::Gone) => Some(Stop::ClientGone),
+        Err(WriteEnd::Stalled) => Some(Stop::Cut(RelayError::ClientStalled)),
     }
 }
 

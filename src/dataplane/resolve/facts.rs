@@ -12,8 +12,8 @@ use crate::story::quota::{self, Charge};
 use forebay_base::limits::SPLIT_ITEMS_MAX;
 use forebay_base::{DpRank, ModelIndex, NanosSinceStart, PoolIndex, RankIndex};
 use forebay_disagg::ADDED_BYTES_PER_ROOM;
-use forebay_fleet::mailbox::{Caller, Pin, RequestFacts};
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
+use forebay_mailbox::{Caller, Pin, RequestFacts};
 use forebay_prompt::parse::{ApiRequest, Endpoint, PromptSource, Reason, Refusal, rank_pin};
 
 use forebay_router::request::{no_worker, wait_deadline};

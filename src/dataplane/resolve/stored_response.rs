@@ -3,8 +3,8 @@
 use crate::exchange::request::Request;
 use crate::state::shard::Shard;
 use forebay_base::RankIndex;
-use forebay_fleet::mailbox::{Pin, ResponseId, ResponsePlace};
 use forebay_fleet::worker::{FleetSnapshot, Model};
+use forebay_mailbox::{Pin, ResponseId, ResponsePlace};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal, StoredCall};
 
 /// Finds the rank that stores the response. Also sets the model if the request names none.

@@ -10,7 +10,7 @@ use crate::exchange::request::Request;
 use crate::exchange::resumable::{Resumable, ResumableStream};
 use crate::ingress::Conn;
 use crate::overlap::prediction;
-use crate::relay::{Begun, Early, StreamShape, Transcript, encode_cut, relay_kept};
+use crate::relay::{EarlyPart, OpenEventStream, StreamShape, Transcript, encode_cut, relay_kept};
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
@@ -22,7 +22,7 @@ use crate::state::leg::AttemptWatch;
 use crate::state::shard::{SendParts, Shard};
 use crate::story::event::{self, AnswerEnd, AnswerPart, AnswerUsage};
 use forebay_base::{ModelIndex, NanosSinceStart};
-use forebay_fleet::account::{Count, NoContinuation};
+use forebay_board::account::{Count, NoContinuation};
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
 use forebay_json::UsageReader;
@@ -47,7 +47,7 @@ pub(crate) fn check_answer(
     let head = &exchange.request.answer_head;
     // A client that has no event yet accepts any stream.
     let is_right = !resumable.has_events() || is_readable(resumable, head, plan, is_paired);
-    if !resumable.is_remainder() || is_right && Begun::goes_on_with(head) {
+    if !resumable.is_remainder() || is_right && OpenEventStream::goes_on_with(head) {
         return Ok(());
     }
     let is_ill = head.status >= 500;
@@ -258,7 +258,7 @@ pub(crate) async fn broke_off(
         now: env.now(),
     });
     stream.broke = Some(error);
-    exchange.request.early = Early::Broken(begun);
+    exchange.request.early = EarlyPart::Broken(begun);
     // From here on only a rank of the same engine, and no pair, can continue the events.
     let only = stream.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
@@ -272,12 +272,12 @@ pub(crate) async fn broke_off(
 }
 
 /// State of the client's stream at the break.
-fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> Begun {
+fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> OpenEventStream {
     let framing = AnswerFraming::open(exchange.request.head.version);
     let keep_alive = exchange.request.head.keep_alive && framing == AnswerFraming::Chunked;
     let shape = StreamShape::OpenAi;
     let now = shard.env.now();
-    let fresh = Begun { shape, framing, keep_alive, at: now, next_at: now };
+    let fresh = OpenEventStream { shape, framing, keep_alive, at: now, next_at: now };
     exchange.request.early.begun().copied().unwrap_or(fresh)
 }
 
@@ -306,7 +306,7 @@ pub(crate) async fn ended(
     exchange: &mut Exchange<'_, Delivery>,
     stop: Stop,
 ) -> Result<ConnectionReuse, Stop> {
-    let Early::Broken(begun) = exchange.request.early else { return Err(stop) };
+    let EarlyPart::Broken(begun) = exchange.request.early else { return Err(stop) };
     let Resumable::On(stream) = &mut exchange.phase.resumable else { return Err(stop) };
     let Some(error) = stream.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {
@@ -335,7 +335,7 @@ fn bill_end(exchange: &mut Exchange<'_, Delivery>, events: &[u8]) {
 async fn cut(
     env: &Env,
     conn: &mut Conn,
-    begun: &Begun,
+    begun: &OpenEventStream,
     error: RelayError,
     is_between_events: bool,
 ) -> RelayError {
@@ -351,7 +351,12 @@ async fn cut(
     if conn.write(out).await.is_ok() { error } else { RelayError::ClientGone }
 }
 
-async fn finish(env: &Env, conn: &mut Conn, begun: &Begun, events: Vec<u8>) -> ConnectionReuse {
+async fn finish(
+    env: &Env,
+    conn: &mut Conn,
+    begun: &OpenEventStream,
+    events: Vec<u8>,
+) -> ConnectionReuse {
     let mut out = conn.buffer();
     begun.framing.push(&events, &mut out);
     begun.framing.finish(&mut out);

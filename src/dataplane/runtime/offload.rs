@@ -17,9 +17,9 @@ use forebay_base::limits::{
     OFFLOADED_MAX, RANKS_MAX,
 };
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
-use forebay_fleet::admit::{HeldBytes, InFlight};
-use forebay_fleet::mailbox::Ticket;
+use forebay_board::admit::{HeldBytes, InFlight};
 use forebay_index::IndexReader;
+use forebay_mailbox::Ticket;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_ring::{Bell, Consumer, Producer, spsc};
 use forebay_router::queue::{NoWait, WaitTable};

@@ -5,8 +5,9 @@ use super::outbound::Dispatch;
 use crate::pair::begin::PairDispatch;
 use crate::state::shard::Shard;
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::account::{FailedTrial, Lease};
-use forebay_fleet::worker::{BreakerRules, FailureScope, FailureWeight, RankFailure, Requester};
+use forebay_board::account::{FailedTrial, Lease};
+use forebay_board::{BreakerRules, FailureScope, FailureWeight, RankFailure};
+use forebay_fleet::worker::Requester;
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{Judgement, PairBlame, hold_against};
 

@@ -7,9 +7,9 @@ use crate::intake::websocket::UPGRADE;
 use crate::pair::begin::PairDispatch;
 use crate::relay::ask_for_ids;
 use forebay_base::RouterId;
-use forebay_fleet::account::BodyStart;
-use forebay_fleet::mailbox::RequestFacts;
+use forebay_board::account::BodyStart;
 use forebay_http1::{BodyFraming, RequestHead, UpstreamHead, encode_request, header};
+use forebay_mailbox::RequestFacts;
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_router::dispatch::{SendPlan, pin_in_body};
 

@@ -10,7 +10,9 @@ use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
-use crate::relay::{Answer, Begun, Early, StreamShape, Upstream, begins_with_error, gather, relay};
+use crate::relay::{
+    Answer, EarlyPart, OpenEventStream, StreamShape, Upstream, begins_with_error, gather, relay,
+};
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -21,13 +23,13 @@ use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
 use crate::story::event::{AnswerEnd, AnswerHead, AnswerPart, AnswerUsage, StreamTimes};
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::{Count, Lease};
-use forebay_fleet::mailbox::ResponsePlace;
+use forebay_board::account::{Count, Lease};
+use forebay_board::{FailureWeight, RankLoad};
 use forebay_fleet::tenant::TokenUsage;
-use forebay_fleet::worker::{FailureWeight, RankLoad};
 use forebay_http1::{ResponseHead, header};
 use forebay_identity::CorsFields;
 use forebay_json::{UsageForm, UsageReader};
+use forebay_mailbox::ResponsePlace;
 use forebay_prompt::parse::{Endpoint, PromptSource};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use forebay_router::request::{AnswerMeaning, Judgement};
@@ -112,7 +114,7 @@ pub(crate) async fn answer(
     accounted: AttemptAccount<'_>,
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
-    if request.early.begun().is_some() && !Begun::goes_on_with(&request.answer_head) {
+    if request.early.begun().is_some() && !OpenEventStream::goes_on_with(&request.answer_head) {
         let going = accounted.going;
         let Some(answering) = answering.take() else { return Err(RelayError::BodyInvalid) };
         return Box::pin(end_early(shard, conn, request, going, answering)).await;
@@ -242,7 +244,7 @@ impl<'a> OwnFields<'a> {
 pub(crate) fn wanted<'a>(
     env: &Env,
     buffers: &'a Buffers,
-    early: &Early,
+    early: &EarlyPart,
     endpoint: Endpoint,
     extra: &'a [(&'a str, &'a [u8])],
 ) -> Answer<'a> {

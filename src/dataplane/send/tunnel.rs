@@ -7,13 +7,13 @@ use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::intake::websocket::UPGRADE;
-use crate::relay::{Toward, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
+use crate::relay::{TunnelDirection, TunnelEnd, TunnelLimits, TunnelWatch, tunnel};
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
 use crate::state::shard::SendParts;
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_fleet::worker::WorkerState;
 use forebay_http1::{BodyFraming, DownstreamHead, encode_response, header};
 use forebay_router::dispatch::{RelayError, SendPlan};
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     first.extend_from_slice(frames);
     let mut watch = OpenTunnel::new(env, workers, plan.worker);
     if !frames.is_empty() {
-        watch.passes(Toward::Client, frames.len());
+        watch.passes(TunnelDirection::Client, frames.len());
     }
     upstream.input = Vec::new();
     let limits = {
@@ -100,13 +100,13 @@ impl<'a> OpenTunnel<'a> {
 }
 
 impl TunnelWatch for OpenTunnel<'_> {
-    fn passes(&mut self, toward: Toward, bytes: usize) {
+    fn passes(&mut self, toward: TunnelDirection, bytes: usize) {
         let count = match toward {
-            Toward::Client => {
+            TunnelDirection::Client => {
                 self.workers.count_receipt(self.worker);
                 Count::ResponseBytes
             }
-            Toward::Worker => Count::TunnelRequestBytes,
+            TunnelDirection::Worker => Count::TunnelRequestBytes,
         };
         self.env.counters.add(count, u64::try_from(bytes).unwrap_or(0));
     }

@@ -3,7 +3,7 @@
 use super::shard::SendParts;
 use crate::relay::{Upstream, UpstreamKey, Watch, while_wanted};
 use forebay_base::WorkerIndex;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_router::dispatch::RelayError;
 use forebay_tls::{HandshakeFault, Session};
 use std::pin::pin;

@@ -5,7 +5,7 @@
 
 use super::env::Env;
 use super::workers::Workers;
-use crate::relay::Over;
+use crate::relay::WatchEnd;
 use forebay_base::{RankIndex, WorkerIndex};
 use std::time::Duration;
 
@@ -68,17 +68,17 @@ impl<'a> DownWatch<'a> {
     }
 
     /// Ends a step. Returns the next step, or why the wait is over.
-    pub(crate) fn next(&mut self) -> Result<Duration, Over> {
+    pub(crate) fn next(&mut self) -> Result<Duration, WatchEnd> {
         if self.left.is_zero() {
-            return Err(Over::Late);
+            return Err(WatchEnd::Late);
         }
         let receipts = self.workers.receipts_of(self.worker);
         let is_silent = std::mem::replace(&mut self.receipts, receipts) == receipts;
         if is_silent && self.workers.is_down(self.worker) {
-            return Err(Over::Down);
+            return Err(WatchEnd::Down);
         }
         if self.workers.is_stalled(self.rank) {
-            return Err(Over::Stalled);
+            return Err(WatchEnd::Stalled);
         }
         Ok(self.begin(self.left))
     }

@@ -4,11 +4,11 @@ use super::request_records::RequestRecords;
 use crate::runtime::Signal;
 use forebay_base::limits::STALE_CONNECTION_TIME_MAX;
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_board::account::{Count, ShardCounters, Stage, StageHistograms};
 use forebay_config::{Config, LimitsConfig};
-use forebay_fleet::account::{Count, ShardCounters, Stage, StageHistograms};
-use forebay_fleet::mailbox::{DrainOrder, TraceRecord};
 use forebay_http1::HeadLimits;
-use forebay_prompt::render::{Rendered, Unrenderable};
+use forebay_mailbox::{DrainOrder, TraceRecord};
+use forebay_prompt::render::{RenderMethod, Unrenderable};
 use forebay_ring::Producer;
 use forebay_router::dispatch::RelayError;
 use std::cell::{Cell, Ref, RefCell};
@@ -94,10 +94,10 @@ impl Env {
     }
 
     /// Counts the result of rendering a prompt, if it was attempted.
-    pub(crate) fn count_render(&self, rendered: Option<Result<Rendered, Unrenderable>>) {
+    pub(crate) fn count_render(&self, rendered: Option<Result<RenderMethod, Unrenderable>>) {
         let Some(rendered) = rendered else { return };
         let count = match rendered {
-            Ok(Rendered::Plan) => Count::RenderedPlan,
+            Ok(RenderMethod::Plan) => Count::RenderedPlan,
             Ok(_) => Count::RenderedFull,
             Err(reason) => {
                 let is_given_up = matches!(reason, Unrenderable::TooManySteps | Unrenderable::Late);

@@ -8,7 +8,7 @@ use forebay_base::limits::{
     FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, LACK_LOG_PERIOD, READ_BYTES,
 };
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_json::UsageFinder;
 use forebay_link::Turnstile;
 use forebay_net::BufferPool;

@@ -4,9 +4,9 @@
 use super::down::DownWatch;
 use super::shard::Shard;
 use crate::ingress::Conn;
-use crate::relay::{Client, Over, Watch};
+use crate::relay::{Client, Watch, WatchEnd};
 use forebay_base::{NanosSinceStart, RankIndex, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, PrefillOutcome, Ticket};
+use forebay_mailbox::{MeshMessage, PrefillLeg, PrefillOutcome, Ticket};
 use forebay_router::dispatch::RelayError;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
@@ -132,7 +132,7 @@ impl Watch for AttemptWatch<'_, '_> {
     }
 
     #[inline]
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd> {
         loop {
             ready!(self.conn.poll_deadline(cx));
             match self.down.next() {

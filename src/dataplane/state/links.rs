@@ -3,10 +3,10 @@
 use super::env::Env;
 use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, RouterId, ShardIndex, WorkerIndex};
-use forebay_fleet::account::{Count, ShardCounters, ShardPhase};
-use forebay_fleet::mailbox::ClientDoor;
-use forebay_fleet::mailbox::{AdapterRequest, MeshMessage, StoredResponse};
+use forebay_board::account::{Count, ShardCounters, ShardPhase};
 use forebay_index::RoutedPrompt;
+use forebay_mailbox::ClientDoor;
+use forebay_mailbox::{AdapterRequest, MeshMessage, StoredResponse};
 use forebay_ring::{Bell, MeshSender};
 use forebay_router::queue::Outbox;
 use std::cell::{Cell, RefCell};

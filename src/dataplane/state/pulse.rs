@@ -3,7 +3,7 @@
 //! with its tick.
 
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::{FirstBytes, RankSigns};
+use forebay_board::{FirstBytes, RankSigns};
 use std::cell::Cell;
 
 /// Signs of a rank, as seen by this shard.

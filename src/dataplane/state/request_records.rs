@@ -3,7 +3,7 @@
 use super::slow_log::SlowLog;
 use super::trace_outlet::TraceOutlet;
 use forebay_config::{Config, RecordFormat};
-use forebay_fleet::mailbox::TraceRecord;
+use forebay_mailbox::TraceRecord;
 use forebay_ring::Producer;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -4,7 +4,7 @@ use super::prompt_text::PromptText;
 use super::workers::Workers;
 use forebay_base::NanosSinceStart;
 use forebay_base::limits::LOAD_RING_MAX;
-use forebay_fleet::worker::LoadReport;
+use forebay_board::LoadReport;
 use forebay_index::IndexReader;
 use forebay_ring::Consumer;
 use forebay_router::request::Stages;

@@ -1,8 +1,8 @@
 //! Outlet of traces to the control plane, and the rate limit of traces that clients request.
 
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::{Count, ShardCounters};
-use forebay_fleet::mailbox::TraceRecord;
+use forebay_board::account::{Count, ShardCounters};
+use forebay_mailbox::TraceRecord;
 use forebay_ring::Producer;
 use std::cell::{Cell, RefCell};
 

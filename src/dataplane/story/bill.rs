@@ -18,7 +18,7 @@
 //! | a WebSocket, and answers without an engine | nothing | nothing |
 //!
 //! - *by time*: from the expected end of the prompt's computation, by the speed of the rank
-//!   ([`forebay_fleet::worker::RankPast::decoded_in`]), for each answer, and at most the limit of
+//!   ([`forebay_board::RankPast::decoded_in`]), for each answer, and at most the limit of
 //!   the request. Less than [`COMPUTED_TIME_MIN`] counts as none.
 //! - *by bytes*, *by events*: see `quota`. With `retry.mid_stream` the ids of the stream count.
 //! - *cut*: the last report, events since then, and by time since the last event.

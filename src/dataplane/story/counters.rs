@@ -3,7 +3,7 @@
 use super::event::{AnswerEnd, AnswerHead, AnswerPart, Observer, StoryEnd};
 use super::facts::CLIENT_GONE;
 use crate::state::env::Env;
-use forebay_fleet::account::{Count, NO_ENDPOINT, RankCount, Stage, TenantResult};
+use forebay_board::account::{Count, NO_ENDPOINT, RankCount, Stage, TenantResult};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 

@@ -11,7 +11,7 @@ pub(crate) const CLIENT_GONE: u16 = 499;
 
 /// API of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AskedApi {
+pub(crate) struct RequestedApi {
     pub(crate) endpoint: Endpoint,
     /// Shape of error bodies.
     pub(crate) shape: ApiShape,
@@ -21,7 +21,7 @@ pub(crate) struct AskedApi {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
     /// `None` if the path has no endpoint.
-    pub(crate) asked: Option<AskedApi>,
+    pub(crate) asked: Option<RequestedApi>,
     pub(crate) model: Option<usize>,
     /// Whether the request asks for a stream; `None` until the body is read.
     pub(crate) stream: Option<bool>,

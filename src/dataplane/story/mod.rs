@@ -4,7 +4,7 @@
 //!
 //! An observer is made for each request and dropped with it. State that outlives a request belongs
 //! to `state` ([`Env`](crate::state::env::Env)) or to the counters of the shard
-//! (`forebay_fleet::account`). Observers run on the shard for each request: `tools/stages` and
+//! (`forebay_board::account`). Observers run on the shard for each request: `tools/stages` and
 //! `tools/instructions` show their cost. `tests/it` tests them; pure parts have tests here.
 
 mod access_record;
@@ -25,10 +25,10 @@ use event::{
     AnswerEnd, AnswerHead, AttemptFailure, AttemptLoss, AttemptStart, ExchangeEnd, Observer,
     RankChoice, RoutedHead, StoryEnd,
 };
-use facts::{AskedApi, Facts};
+use facts::{Facts, RequestedApi};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::LegTrace;
 use forebay_fleet::tenant::TokenUsage;
+use forebay_mailbox::LegTrace;
 
 /// Makes the struct of all observers. They receive each event in the order of the list.
 macro_rules! observers {
@@ -106,7 +106,7 @@ impl Story {
     }
 
     /// The path is routed. `asked` is `None` if the path has no endpoint.
-    pub(crate) fn began(&mut self, asked: Option<AskedApi>, event: &RoutedHead<'_>) {
+    pub(crate) fn began(&mut self, asked: Option<RequestedApi>, event: &RoutedHead<'_>) {
         self.facts.asked = asked;
         self.observers.began(event);
     }

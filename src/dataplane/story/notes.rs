@@ -4,7 +4,7 @@
 use super::event::{AnswerEnd, AnswerPart, Observer, RankChoice, StoryEnd};
 use crate::state::env::Env;
 use forebay_base::RankIndex;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_fleet::worker::{NoteSink, SentNote, ShardNote};
 use forebay_select::prompt_part_keys;

@@ -2,9 +2,9 @@
 
 use forebay_base::limits::{RECORDED_TEXT_BYTES_MAX, TRACE_STEPS_MAX};
 use forebay_base::{NanosSinceStart, RankIndex, TRACEPARENT_BYTES, TraceParent};
-use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceStep};
 use forebay_http1::Method;
 use forebay_http1::header::{TRACEPARENT, TRACESTATE};
+use forebay_mailbox::{LegTrace, RequestTrace, StepKind, TraceStep};
 
 /// Stride between span ids. Odd, so that no two spans of a request share an id.
 const SPAN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;

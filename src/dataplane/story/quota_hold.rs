@@ -2,8 +2,9 @@
 //! path.
 
 use forebay_base::{Clock, TenantIndex};
-use forebay_fleet::tenant::{TakenUnits, TenantCell};
-use forebay_fleet::worker::ShardBoard;
+use forebay_board::ShardBoard;
+use forebay_board::TenantCell;
+use forebay_fleet::tenant::TakenUnits;
 
 /// Place and tokens of a tenant with limits.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 
 use super::event::{AnswerHead, Observer};
 use crate::state::shard::Shard;
-use forebay_fleet::mailbox::{ResponsePlace, StoredResponse};
 use forebay_json::ResponseIdScan;
+use forebay_mailbox::{ResponsePlace, StoredResponse};
 use forebay_prompt::parse::Endpoint;
 use std::fmt::{self, Debug};
 use std::ops::ControlFlow;

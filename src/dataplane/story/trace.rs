@@ -9,14 +9,14 @@ use super::open_trace::{OpenTrace, cut, method_name};
 use crate::state::env::Env;
 use forebay_base::limits::TRACESTATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, TraceParent};
+use forebay_board::account::Count;
 use forebay_config::TracesConfig;
-use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::{
+use forebay_http1::header::{TRACEPARENT, TRACESTATE};
+use forebay_http1::{FieldKind, RequestHead, bytes_of};
+use forebay_mailbox::{
     LegTrace, PrefillOutcome, RequestTrace, StepKind, TraceRecord, TraceStep, TracedAnswer,
     TracedRequest,
 };
-use forebay_http1::header::{TRACEPARENT, TRACESTATE};
-use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use forebay_prompt::parse::Endpoint;
 
 /// Unit of `traces.sample_per_million`.

@@ -3,7 +3,7 @@
 //! its last connection.
 
 use crate::state::shard::Shard;
-use forebay_fleet::account::ShardPhase;
+use forebay_board::account::ShardPhase;
 
 /// Drain progress of a shard.
 #[derive(Debug, Default)]

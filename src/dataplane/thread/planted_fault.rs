@@ -1,6 +1,6 @@
 //! Injected faults, in debug builds only. Tests of the shard watchdog need shards that hang or die.
 
-use forebay_fleet::mailbox::PlantedFault;
+use forebay_mailbox::PlantedFault;
 
 /// Injects the fault. A hang blocks this thread. A panic runs in its own task, where nothing
 /// catches it.

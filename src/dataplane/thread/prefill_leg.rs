@@ -3,7 +3,7 @@
 
 use crate::ingress::Deadline;
 use crate::pair::abort;
-use crate::relay::{Outbound, Over, Watch, drain, gather, send};
+use crate::relay::{Outbound, Watch, WatchEnd, drain, gather, send};
 use crate::runtime::Signal;
 use crate::send::blame;
 use crate::send::relay_answer::UpstreamAnswer;
@@ -13,13 +13,15 @@ use crate::state::env::Env;
 use crate::state::shard::{SendParts, Shard};
 use crate::story::trace;
 use forebay_base::limits::READ_AT_ONCE_BYTES_MAX;
-use forebay_disagg::{Accusation, AnswerForm, Handed, KvTransferError, PrefillAnswer, message_of};
-use forebay_fleet::account::{Count, Stage};
-use forebay_fleet::mailbox::{
-    EngineAnswer, MeshMessage, PrefillFault, PrefillLeg, PrefillOutcome, Ticket,
+use forebay_board::account::{Count, Stage};
+use forebay_disagg::{
+    Accusation, AnswerForm, KvTransferError, PrefillAnswer, PrefillHandover, message_of,
 };
 use forebay_fleet::worker::KvTransfer;
 use forebay_http1::{HeadLimits, Method, ResponseHead};
+use forebay_mailbox::{
+    EngineAnswer, MeshMessage, PrefillFault, PrefillLeg, PrefillOutcome, Ticket,
+};
 use forebay_router::dispatch::RelayError;
 use forebay_router::dispatch::has_no_room;
 use forebay_router::request::Judgement;
@@ -45,9 +47,9 @@ impl Watch for LegWatch<'_> {
         self.seat.poll(cx).map(|()| RelayError::Cancelled)
     }
 
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<WatchEnd> {
         if self.deadline.poll(cx).is_ready() {
-            return Poll::Ready(Over::Late);
+            return Poll::Ready(WatchEnd::Late);
         }
         loop {
             ready!(self.step.poll(cx));
@@ -271,8 +273,8 @@ async fn answered(
         io.keep(env, upstream);
     }
     Ok(match answer.finish() {
-        Ok(Handed::Nothing) => PrefillOutcome::Done(None),
-        Ok(Handed::Params(params)) => PrefillOutcome::Done(Some(params)),
+        Ok(PrefillHandover::Nothing) => PrefillOutcome::Done(None),
+        Ok(PrefillHandover::Params(params)) => PrefillOutcome::Done(Some(params)),
         Err(wrong) => wrong_answer(&leg.kv_transfer, &wrong),
     })
 }
@@ -326,9 +328,10 @@ fn fault(error: RelayError) -> PrefillFault {
 mod tests {
     use super::*;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex, WorkerIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-    use forebay_fleet::mailbox::LegCall;
-    use forebay_fleet::worker::{LoadBoard, Requester, RoomLimits, ShardBoard};
+    use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
+    use forebay_board::{LoadBoard, ShardBoard};
+    use forebay_fleet::worker::{Requester, RoomLimits};
+    use forebay_mailbox::LegCall;
 
     /// `limits.buffered_bytes_max` counts it three times: the request, and one body for each leg.
     #[test]

@@ -4,9 +4,9 @@
 use super::prefill_leg;
 use crate::state::shard::Shard;
 use forebay_base::ShardIndex;
-use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::{MeshMessage, PrefillLeg, Verdict};
-use forebay_router::request::Taken;
+use forebay_board::account::Count;
+use forebay_mailbox::{MeshMessage, PrefillLeg, Verdict};
+use forebay_router::request::TakeOutcome;
 
 impl Shard {
     /// Sends a message that must not be lost. A message to this shard is handled at once.
@@ -25,10 +25,10 @@ impl Shard {
             stages.take(&mut self.queues.home.borrow_mut(), &self.workers.fleet.borrow(), message)
         };
         match taken {
-            Taken::News => self.links.ring(self.env.number),
-            Taken::Delivered(_) | Taken::Returned(_, Verdict::Reroute) => {}
-            Taken::Returned(_, Verdict::Granted(_)) => self.env.count(Count::GrantsReturned),
-            Taken::Other(message) => self.take_of_leg(message),
+            TakeOutcome::News => self.links.ring(self.env.number),
+            TakeOutcome::Delivered(_) | TakeOutcome::Returned(_, Verdict::Reroute) => {}
+            TakeOutcome::Returned(_, Verdict::Granted(_)) => self.env.count(Count::GrantsReturned),
+            TakeOutcome::Other(message) => self.take_of_leg(message),
         }
     }
 

@@ -17,14 +17,14 @@ use crate::state::shard::{Intake, Queues, Shard};
 use crate::state::workers::Workers;
 use forebay_base::limits::{HISTOGRAM_PERIOD, SHARD_BEAT_PERIOD};
 use forebay_base::{Clock, RouterId, ShardIndex, is_out_of_sockets};
+use forebay_board::account::{Count, ShardCounters, ShardPhase, StageHistograms};
+use forebay_board::admit::InFlight;
+use forebay_board::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_config::Config;
-use forebay_fleet::account::{Count, ShardCounters, ShardPhase, StageHistograms};
-use forebay_fleet::admit::InFlight;
-use forebay_fleet::mailbox::ClientDoor;
-use forebay_fleet::mailbox::{ShardEnd, ShardPeers, ToControl};
-use forebay_fleet::worker::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_identity::AddressRules;
 use forebay_index::{ExpiringChunks, IndexReader, SliceWriter};
+use forebay_mailbox::ClientDoor;
+use forebay_mailbox::{ShardEnd, ShardPeers, ToControl};
 use forebay_net::{IoCounts, end_turn};
 use forebay_ring::{Consumer, Producer};
 use forebay_router::dispatch::RetryBudget;
@@ -350,10 +350,10 @@ mod tests {
     use crate::ingress;
     use crate::runtime::wake_pair;
     use forebay_base::{ModelIndex, NanosSinceStart, RankIndex, ShardIndex};
-    use forebay_fleet::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
-    use forebay_fleet::mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
+    use forebay_board::account::{Lease, LeaseCost, LeaseRequest, PromptPrefixes};
     use forebay_fleet::worker::{Requester, RoomLimits};
     use forebay_index::KeySeed;
+    use forebay_mailbox::{DrainOrder, MeshMessage, ShardCommand, Ticket, Verdict, wire};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 

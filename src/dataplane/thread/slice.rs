@@ -7,7 +7,7 @@ use crate::overlap::prompt_match::cache_bytes;
 use crate::state::env::Env;
 use forebay_base::limits::APPLY_OPS_PER_TURN;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::{ExpiringChunks, ExpiringLimits, KvBatch, RoutedPrompt, SliceWriter};
 use forebay_ring::Consumer;

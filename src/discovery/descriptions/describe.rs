@@ -8,7 +8,7 @@ use super::description::{
     read_sglang_info,
 };
 use super::kv_source::{self, SglangPlace};
-use crate::http::{AskError, Asker};
+use crate::http::{AskError, WorkerClient};
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, Role};
@@ -59,7 +59,7 @@ pub(crate) struct Subject<'a> {
 
 /// Describes a worker from its responses.
 pub(crate) async fn discover(
-    asker: &Asker,
+    asker: &WorkerClient,
     subject: Subject<'_>,
 ) -> Result<Description, DiscoveryError> {
     let list = ask_models(asker).await?;
@@ -111,7 +111,7 @@ pub(crate) async fn discover(
 
 /// True if a vLLM engine is asleep. vLLM has the route only in development mode, and only then can
 /// it sleep. The engine itself responds: a busy engine may take long, and is awake.
-pub(crate) async fn is_asleep(asker: &Asker) -> bool {
+pub(crate) async fn is_asleep(asker: &WorkerClient) -> bool {
     let answer = asker.get("/is_sleeping").await.unwrap_or_default();
     let answer = serde_json::from_str(&answer).unwrap_or(serde_json::Value::Null);
     answer.get("is_sleeping").and_then(serde_json::Value::as_bool) == Some(true)
@@ -136,7 +136,7 @@ fn add_source(described: &mut Description, subject: Subject<'_>, place: &SglangP
 /// Queries the number of requests that each rank runs at once, if the first responses lack it. A
 /// missing response leaves it unknown and is no error.
 async fn with_capacity(
-    asker: &Asker,
+    asker: &WorkerClient,
     dialect: Dialect,
     owned_by: &str,
     mut ranks: Vec<DescribedRank>,
@@ -279,7 +279,7 @@ fn of_rank(
 
 /// Checks the worker's health by the cheapest reliable route of its engine.
 pub(crate) async fn check_health(
-    asker: &Asker,
+    asker: &WorkerClient,
     configured: Option<&str>,
     dialect: Dialect,
 ) -> Result<(), AskError> {
@@ -298,7 +298,7 @@ pub(crate) async fn check_health(
     }
 }
 
-async fn ask_models(asker: &Asker) -> Result<ModelList, DiscoveryError> {
+async fn ask_models(asker: &WorkerClient) -> Result<ModelList, DiscoveryError> {
     match asker.get("/v1/models").await {
         Ok(body) => read_models(&body).ok_or(DiscoveryError::Models),
         Err(error) => match error.status() {
@@ -312,7 +312,7 @@ async fn ask_models(asker: &Asker) -> Result<ModelList, DiscoveryError> {
     }
 }
 
-async fn detect(asker: &Asker, list: &ModelList) -> Result<Dialect, DiscoveryError> {
+async fn detect(asker: &WorkerClient, list: &ModelList) -> Result<Dialect, DiscoveryError> {
     if list.owned_by.starts_with("vllm") {
         return Ok(Dialect::Vllm);
     }
@@ -335,7 +335,7 @@ async fn detect(asker: &Asker, list: &ModelList) -> Result<Dialect, DiscoveryErr
 
 /// True if vLLM's Rust frontend responds: in `owned_by` of its models, or by the frontend's version
 /// in `/version`, where a proxy lists the models.
-async fn is_vllm_rust(asker: &Asker, list: &ModelList) -> Result<bool, DiscoveryError> {
+async fn is_vllm_rust(asker: &WorkerClient, list: &ModelList) -> Result<bool, DiscoveryError> {
     if list.owned_by == "vllm-frontend-rs" {
         return Ok(true);
     }
@@ -344,7 +344,7 @@ async fn is_vllm_rust(asker: &Asker, list: &ModelList) -> Result<bool, Discovery
 }
 
 async fn vllm_ranks(
-    asker: &Asker,
+    asker: &WorkerClient,
     subject: Subject<'_>,
 ) -> Result<Vec<DescribedRank>, DiscoveryError> {
     let metrics = optional(asker, "/metrics").await?.unwrap_or_default();
@@ -365,7 +365,7 @@ async fn vllm_ranks(
     Ok(ranks)
 }
 
-async fn sglang_info(asker: &Asker) -> Result<Option<String>, DiscoveryError> {
+async fn sglang_info(asker: &WorkerClient) -> Result<Option<String>, DiscoveryError> {
     match optional(asker, "/server_info").await? {
         Some(body) => Ok(Some(body)),
         None => optional(asker, "/get_server_info").await,
@@ -374,7 +374,7 @@ async fn sglang_info(asker: &Asker) -> Result<Option<String>, DiscoveryError> {
 
 /// Requests a route that may be missing or forbidden. A dead server is an error, and so is a server
 /// that is overloaded: its earlier response stays valid.
-async fn optional(asker: &Asker, path: &str) -> Result<Option<String>, DiscoveryError> {
+async fn optional(asker: &WorkerClient, path: &str) -> Result<Option<String>, DiscoveryError> {
     match asker.get(path).await {
         Ok(body) => Ok(Some(body)),
         Err(error) => match error.status() {

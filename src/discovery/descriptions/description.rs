@@ -89,6 +89,13 @@ impl Listing {
         ))
     }
 
+    /// As [`Self::fault`], for a worker that fails its health check too: perhaps no engine at all.
+    #[must_use]
+    pub fn unwell(self) -> Option<String> {
+        let is_well = matches!(self, Self::Nothing { is_well: true, .. });
+        self.fault().filter(|_| !is_well)
+    }
+
     /// Advice for the operator.
     pub const HELP: &str = concat!(
         "is this the engine's port? set `models` of the worker if it serves models ",

@@ -3,8 +3,8 @@
 //! matches.
 
 use super::description::Description;
-use super::lacks::{Lack, lacks};
-use crate::http::Asker;
+use super::missing_features::{MissingFeature, lacks};
+use crate::http::WorkerClient;
 use crate::model_text::FoundText;
 use crate::probe::Probe;
 use crate::worker_look::WorkerLook;
@@ -36,7 +36,7 @@ pub struct Examination {
     /// Matching of chats of its models, where they have no chat template or do not use it.
     pub chat_notes: Vec<String>,
     /// Missing or wrong features.
-    pub lacks: Vec<Lack>,
+    pub lacks: Vec<MissingFeature>,
 }
 
 impl Probe {
@@ -77,21 +77,21 @@ fn chat_notes(texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<String> {
 }
 
 /// Files that a model's folder lacks: the list of its layers, and the template of a chat model.
-fn missing_files(model: &str, found: &FoundText) -> Vec<Lack> {
+fn missing_files(model: &str, found: &FoundText) -> Vec<MissingFeature> {
     let (Some(dir), Some(text)) = (&found.dir, &found.text) else { return Vec::new() };
     let shown = dir.display();
     let mut lacks = Vec::new();
     if !dir.join("config.json").is_file() {
         let what =
             format!("no config.json of `{model}` in {shown}: layers and encoder are unknown");
-        lacks.push(Lack::new(what, "copy the model's config.json there"));
+        lacks.push(MissingFeature::new(what, "copy the model's config.json there"));
     }
     if text.chat_template.is_none() && text.chat_encoder.is_none() && !ships_no_template(dir) {
         let what =
             format!("no chat template of `{model}` in {shown}: its chats are matched by guesses");
         let help = "copy chat_template.jinja there, or the tokenizer_config.json that has it; a \
                     base model needs none";
-        lacks.push(Lack::new(what, help));
+        lacks.push(MissingFeature::new(what, help));
     }
     lacks
 }
@@ -107,13 +107,13 @@ fn ships_no_template(dir: &Path) -> bool {
     config.is_some_and(|config| WITHOUT_TEMPLATE.contains(&&*config.model_type))
 }
 
-async fn unreachable_events(description: &Description) -> Option<Lack> {
+async fn unreachable_events(description: &Description) -> Option<MissingFeature> {
     for events in description.ranks.iter().filter_map(|rank| rank.events.as_ref()) {
         for endpoint in [Some(&events.endpoint), events.replay.as_ref()].into_iter().flatten() {
             if let Some((place, why)) = unreachable(endpoint).await {
                 let what = format!("KV events at {place} cannot be reached: {why}");
                 let help = "open the port between router and engine, or set `kv_events`";
-                return Some(Lack::new(what, help));
+                return Some(MissingFeature::new(what, help));
             }
         }
     }
@@ -149,7 +149,10 @@ struct Tokens {
 }
 
 /// Models whose engine tokenizes a text differently from the router's tokenizer.
-async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) -> Vec<Lack> {
+async fn wrong_tokenizers(
+    asker: &WorkerClient,
+    texts: &BTreeMap<Arc<str>, FoundText>,
+) -> Vec<MissingFeature> {
     let mut found = Vec::new();
     for (model, text) in texts {
         let Some(known) = &text.text else { continue };
@@ -166,7 +169,10 @@ async fn wrong_tokenizers(asker: &Asker, texts: &BTreeMap<Arc<str>, FoundText>) 
         if !is_known || read != expected {
             let dir = text.dir.as_ref().map_or_else(String::new, |dir| dir.display().to_string());
             let what = format!("the tokenizer in {dir} is not that of the engine's `{model}`");
-            found.push(Lack::new(what, "set `model_dir` of the worker to the files of its model"));
+            found.push(MissingFeature::new(
+                what,
+                "set `model_dir` of the worker to the files of its model",
+            ));
         }
     }
     found

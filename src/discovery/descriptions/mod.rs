@@ -7,5 +7,5 @@ pub(crate) mod description;
 mod description_tests;
 pub(crate) mod examination;
 pub(crate) mod kv_source;
-pub(crate) mod lacks;
+pub(crate) mod missing_features;
 pub(crate) mod registry;

@@ -2,7 +2,7 @@
 //! probe; each query has the probe's timeout.
 
 use super::kv_source::{Registration, Registry};
-use crate::http::Asker;
+use crate::http::WorkerClient;
 use crate::names::lookup::Lookup;
 use std::net::IpAddr;
 use tracing::{info, warn};
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 #[derive(Debug)]
 pub(crate) struct Registrar {
     registry: Registry,
-    asker: Asker,
+    asker: WorkerClient,
     /// Configured host name that is sent to decode workers.
     name: Option<Lookup>,
     worker: String,
@@ -32,7 +32,12 @@ enum RegistryAnswer {
 }
 
 impl Registrar {
-    pub(crate) fn new(registry: Registry, asker: Asker, worker: String, misses_max: u32) -> Self {
+    pub(crate) fn new(
+        registry: Registry,
+        asker: WorkerClient,
+        worker: String,
+        misses_max: u32,
+    ) -> Self {
         let host = &*registry.told.0;
         let port = registry.told.1;
         let is_name = registry.host_is_configured && host.parse::<IpAddr>().is_err();
@@ -118,7 +123,7 @@ mod tests {
             ranks: vec![0],
         };
         let asker =
-            Asker::new(reqwest::Client::new(), &registry.base, None, Duration::from_secs(1));
+            WorkerClient::new(reqwest::Client::new(), &registry.base, None, Duration::from_secs(1));
         Registrar::new(registry, asker, "http://p:1".to_owned(), 2)
     }
 

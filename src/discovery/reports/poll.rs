@@ -1,6 +1,6 @@
 //! Polls a worker for its load at a pace that follows its responses.
 
-use crate::http::{AskError, Asker};
+use crate::http::{AskError, WorkerClient};
 use forebay_base::Clock;
 use forebay_load::{
     LoadPlan, LoadReporter, Pace, ReadFault, Readings, ReportSource, read_loads, read_metrics,
@@ -22,7 +22,7 @@ type ReadReply = fn(&str, &mut Readings);
 /// Polls the reports of a worker.
 pub(crate) struct Poll {
     pub(crate) plan: LoadPlan,
-    pub(crate) asker: Asker,
+    pub(crate) asker: WorkerClient,
     pub(crate) reporter: Rc<LoadReporter>,
     pub(crate) clock: Clock,
     pub(crate) interval: Duration,

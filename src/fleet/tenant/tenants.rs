@@ -226,7 +226,7 @@ impl Tenants {
         TenantPart {
             tenant: number,
             weight: self.get(tenant).map_or(1, |tenant| tenant.weight),
-            is_only: !self.are_several && self.tokens.is_none(),
+            is_only: !self.are_several(),
         }
     }
 
@@ -245,6 +245,12 @@ impl Tenants {
     #[must_use]
     pub fn all(&self) -> &[Tenant] {
         &self.list
+    }
+
+    /// True if requests of several tenants may arrive.
+    #[must_use]
+    pub const fn are_several(&self) -> bool {
+        self.are_several || self.tokens.is_some()
     }
 }
 

@@ -4,7 +4,6 @@
 use super::KvTransfer;
 use super::Leg;
 use super::LimitSource;
-use super::LoadBoard;
 use super::NoteSink;
 use super::Role;
 use super::RoomLimits;
@@ -15,7 +14,7 @@ use crate::trust::ModelTrusts;
 use forebay_base::limits::RANKS_MAX;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, WorkerIndex};
 use forebay_config::{Config, Fallback, KvFlow, QueueMode};
-use forebay_index::{WINDOWS_MAX, Window, WindowedRank};
+use forebay_index::{OddBlocks, WINDOWS_MAX, Window, WindowedRank};
 use forebay_text::ImageKey;
 use forebay_tls::{Acceptor, Connector};
 use std::net::SocketAddr;
@@ -87,6 +86,20 @@ pub struct Worker {
     pub cache_generation: u32,
     /// Opens TLS sessions with the worker; `None` in plain text.
     pub connector: Option<Connector>,
+}
+
+impl Worker {
+    /// Name of the engine; `unknown` until the worker was reached, unless configured.
+    #[must_use]
+    pub const fn engine_name(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Vllm => "vllm",
+            Dialect::Sglang => "sglang",
+            // Before its first answer a worker has no address.
+            Dialect::Openai if self.address.port() == 0 => "unknown",
+            Dialect::Openai => "openai",
+        }
+    }
 }
 
 /// Engine families that differ in health path, load report, rank pinning and abort.
@@ -217,22 +230,36 @@ pub struct TierRanks {
     /// The rank can resume only behind some of its blocks, and its events do not report which: the
     /// index has an upper bound.
     pub is_bound: bool,
-    /// Tokens of the smallest blocks on the device, where blocks have several sizes, so that their
-    /// number is no number of tokens; else 0.
+    /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
     pub finer_tokens: u32,
+    /// Blocks of the second size. The rank's overlap then counts units of `finer_tokens`. `None`
+    /// where its overlap is a number of blocks, and tokens are estimated for blocks of several
+    /// sizes.
+    pub odd: Option<OddBlocks>,
+    /// The rank resumes only behind a multiple of so many tokens, because its groups have blocks of
+    /// several sizes; else 0.
+    pub aligned_tokens: u32,
 }
 
 impl TierRanks {
-    /// Index number of the rank's resumable prefix, if it cannot resume everywhere.
+    /// Index number of the rank's resumable prefix, if it cannot resume everywhere, or if its blocks
+    /// have two sizes.
     #[must_use]
     pub fn point(&self) -> Option<RankIndex> {
-        Some(self.windows.first()?.as_ref()?.number)
+        let window = self.windows.first().and_then(Option::as_ref).map(|window| window.number);
+        window.or(self.odd.map(|odd| odd.number))
+    }
+
+    /// Are tokens of the overlap estimated from its bytes?
+    #[must_use]
+    pub const fn is_estimate(&self) -> bool {
+        self.finer_tokens > 0 && self.odd.is_none()
     }
 
     /// Is the overlap in the index an upper bound? KV pools report no exact overlap.
     #[must_use]
     pub const fn is_upper_bound(&self) -> bool {
-        self.is_bound || self.finer_tokens > 0 || self.kv_pool.is_some()
+        self.is_bound || self.is_estimate() || self.kv_pool.is_some()
     }
 
     /// Exactness of the overlap, as shown in admin pages.
@@ -241,24 +268,14 @@ impl TierRanks {
         if self.is_upper_bound() { "upper_bound" } else { "exact" }
     }
 
-    /// The rank's windows for index walks, if it cannot resume everywhere.
+    /// The rank's further numbers for index walks, if it has a [`Self::point`].
     #[must_use]
     pub fn windowed(&self, rank: RankIndex) -> Option<WindowedRank> {
-        self.point().map(|_| WindowedRank { rank, windows: self.windows })
+        self.point().map(|_| WindowedRank { rank, windows: self.windows, odd: self.odd })
     }
 }
 
 impl FleetSnapshot {
-    /// Sets the queue that each rank wakes when it has room. Called before the snapshot is
-    /// published.
-    pub fn set_queues(&self, board: &LoadBoard) {
-        for rank in (0..self.ranks.len()).filter_map(RankIndex::try_from_index) {
-            if let Some(load) = board.rank(rank) {
-                load.set_queue(self.queue_of(rank));
-            }
-        }
-    }
-
     /// Checks the guarantees for readers: indices are valid, and lists for binary search are
     /// sorted. Debug builds check each snapshot once.
     pub fn check_invariants(&self) {
@@ -271,7 +288,8 @@ impl FleetSnapshot {
             debug_assert!(rank.worker.index() < self.workers.len(), "a rank without a worker");
             let windows = rank.tiers.windows.into_iter().flatten().map(|window| window.number);
             let tiers = [rank.tiers.host, rank.tiers.disk, rank.tiers.kv_pool];
-            let tiers = tiers.into_iter().flatten().chain(windows);
+            let odd = rank.tiers.odd.map(|odd| odd.number);
+            let tiers = tiers.into_iter().flatten().chain(windows).chain(odd);
             debug_assert!(
                 tiers.clone().all(|tier| !is_rank(&tier)),
                 "a tier of rank {position} is a rank"

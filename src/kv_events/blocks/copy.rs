@@ -23,7 +23,7 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Takes over the blocks from before a restart, when blocks of the device had that size.
     pub fn restore(&mut self, restored: RestoredBlocks, block_size_tokens: u32) {
-        self.device_block_tokens = block_size_tokens;
+        self.sizes.restore(block_size_tokens);
         debug_assert!(self.is_empty(), "restored over something");
         self.trees |= restored.trees;
         self.ledger = restored.ledger;

@@ -48,6 +48,9 @@ impl<T: BlockText> RankBlocks<T> {
             self.left_device(before, ops);
         }
         let lost = lost & !self.trees_of_others(before.key, before.id, lost);
+        if lost & Tier::Device.bit() != 0 && self.sizes.is_mixed() {
+            ops.release_odd(before.state.slice(), before.key);
+        }
         ops.remove(lost, before.state.slice(), before.key);
     }
 }

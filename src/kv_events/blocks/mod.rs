@@ -21,6 +21,7 @@ use super::paths::naming::{BlockText, Naming};
 use super::paths::opaque::OpaqueBlocks;
 use super::paths::orphans::{Orphan, Orphans};
 use super::paths::recent_links::RecentLinks;
+use super::paths::size_mix::SizeMix;
 use super::paths::slice_ops::SliceOps;
 use super::paths::tier::{LowerTiers, Tier};
 use super::paths::windows::RankWindows;
@@ -49,8 +50,8 @@ pub struct RankBlocks<T> {
     groups: Groups,
     windows: RankWindows,
     recent: RecentLinks,
-    /// Tokens per block on the device, 0 before the first.
-    device_block_tokens: u32,
+    /// Sizes of blocks on the device.
+    sizes: SizeMix,
     block_bytes: Vec<u8>,
     /// New blocks of this event; their orphans are adopted at the end of it.
     arrived: Vec<u64>,
@@ -69,12 +70,13 @@ struct Tip {
     slice: Option<ShardIndex>,
 }
 
-/// The name of a block in the engine's events.
+/// The name and the size of a block in the engine's events.
 #[derive(Clone, Copy)]
 struct BlockName {
     /// Hash and group, see [`RankBlocks::id`].
     id: u64,
     hash: u64,
+    block_tokens: u32,
 }
 
 /// Group of events without a group.
@@ -99,7 +101,7 @@ impl<T: BlockText> RankBlocks<T> {
             groups: Groups::default(),
             windows: RankWindows::default(),
             recent: RecentLinks::default(),
-            device_block_tokens: 0,
+            sizes: SizeMix::default(),
             block_bytes: Vec::new(),
             arrived: Vec::new(),
             contradictions: 0,
@@ -187,6 +189,9 @@ impl<T: BlockText> RankBlocks<T> {
             return BatchOutcome::Elsewhere;
         };
         let group = event.group.unwrap_or(NO_GROUP);
+        if tier == Tier::Device {
+            self.sizes.meet(group, event.block_size_tokens);
+        }
         if event.attention != Attention::Whole {
             remember(&mut self.groups.forgetful, group);
             if tier == Tier::Device {
@@ -247,11 +252,16 @@ impl<T: BlockText> RankBlocks<T> {
         }
         self.contradictions = 0;
         let windows = self.windows.posted();
+        let is_mixed = self.sizes.is_mixed();
         self.ledger.clear(|key, state| {
             ops.release(windows, state.slice(), key);
+            if is_mixed {
+                ops.release_odd(state.slice(), key);
+            }
             ops.remove(state.trees(), state.slice(), key);
         });
         self.windows.clear();
+        self.sizes.clear();
         self.orphan_outcomes.dropped += self.orphans.clear();
         self.recent.clear();
         self.opaque.clear();
@@ -295,13 +305,20 @@ impl<T: BlockText> RankBlocks<T> {
                     None if parent == id => return BatchOutcome::Conflict,
                     None => {
                         let bytes = self.block_bytes.as_slice().into();
-                        outcome = self.orphan(Orphan { id, hash, parent, tier, bytes });
+                        let block_tokens = event.block_size_tokens;
+                        outcome =
+                            self.orphan(Orphan { id, hash, parent, tier, block_tokens, bytes });
                     }
                 }
                 tip = self.tip(id);
             } else if let Some(at) = tip {
                 let before = self.contradictions;
-                match self.extend(at, BlockName { id, hash }, tier, ops) {
+                match self.extend(
+                    at,
+                    BlockName { id, hash, block_tokens: event.block_size_tokens },
+                    tier,
+                    ops,
+                ) {
                     Ok(next) => tip = Some(next),
                     Err(outcome) => {
                         if self.contradictions > before {
@@ -355,7 +372,8 @@ impl<T: BlockText> RankBlocks<T> {
                 let Some(tip) = self.tip(parent) else { continue };
                 self.block_bytes.clear();
                 self.block_bytes.extend_from_slice(&orphan.bytes);
-                let name = BlockName { id: orphan.id, hash: orphan.hash };
+                let block_tokens = orphan.block_tokens;
+                let name = BlockName { id: orphan.id, hash: orphan.hash, block_tokens };
                 match self.extend(tip, name, orphan.tier, ops) {
                     Ok(_) => self.orphan_outcomes.applied += 1,
                     Err(_) => self.orphan_outcomes.dropped += 1,
@@ -368,17 +386,18 @@ impl<T: BlockText> RankBlocks<T> {
     /// prompts are looked up under the device's root, so all tiers share that root.
     fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
         let lower = tier != Tier::Device;
-        let is_part = event.group.is_some() && event.block_size_tokens < self.device_block_tokens;
-        if !lower && !is_part || self.device_block_tokens == 0 {
-            self.device_block_tokens = event.block_size_tokens;
+        let is_part = event.group.is_some() && event.block_size_tokens < self.sizes.device_tokens;
+        if !lower && !is_part || self.sizes.device_tokens == 0 {
+            self.sizes.device_tokens = event.block_size_tokens;
         }
+        let group = event.group.unwrap_or(NO_GROUP);
+        let whole_tokens = match event.group {
+            Some(_) => self.sizes.root_tokens(group, event.block_size_tokens),
+            None => event.block_size_tokens,
+        };
         let name = RootName {
             model: &self.naming.model,
-            block_size_tokens: if lower {
-                self.device_block_tokens
-            } else {
-                event.block_size_tokens
-            },
+            block_size_tokens: if lower { self.sizes.device_tokens } else { whole_tokens },
             lora: event.lora_name,
             cache_salt: event.cache_salt,
         };
@@ -398,7 +417,7 @@ impl<T: BlockText> RankBlocks<T> {
         tier: Tier,
         ops: &mut SliceOps,
     ) -> Result<Tip, BatchOutcome> {
-        let BlockName { id, hash } = name;
+        let BlockName { id, hash, block_tokens } = name;
         let block_bytes = match self.block_bytes.len() {
             0 => INNER_BLOCK,
             bytes => u16::try_from(bytes).unwrap_or(u16::MAX),
@@ -439,6 +458,9 @@ impl<T: BlockText> RankBlocks<T> {
         if tier == Tier::Device && !self.windows.is_unused() {
             ops.hold(self.windows.of(hash), slice, key);
         }
+        if tier == Tier::Device && self.sizes.take(block_tokens) {
+            ops.hold_odd(slice, key);
+        }
         Ok(Tip { key, slice: Some(slice) })
     }
 
@@ -470,3 +492,5 @@ mod model_tests;
 mod restart_tests;
 #[cfg(test)]
 mod windows_tests;
+#[cfg(test)]
+mod sizes_tests;

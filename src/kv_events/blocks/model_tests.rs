@@ -6,7 +6,7 @@ use super::tests::{Index, Letters, SHARDS, blocks, key_of, remove, store};
 use super::*;
 use crate::ledger::SAME_KEY_MAX;
 use crate::paths::tier::TIERS;
-use crate::ranks::restore_builder::Left;
+use crate::ranks::restore_builder::OmittedEntries;
 use forebay_kv_decode::Medium;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -270,7 +270,7 @@ fn agree(names: bool, steps: Vec<Step>, expected: bool) -> Result<(), TestCaseEr
         if matches!(step, Step::Restart) {
             let links = index.seen.values().copied().collect();
             let (again, restored, left) = restarted(&blocks, links, tiers(), 1_000);
-            prop_assert_eq!(left, Left::default());
+            prop_assert_eq!(left, OmittedEntries::default());
             blocks = again;
             ops = restored;
             index = Index { seen: index.seen, ..Index::default() };

@@ -32,7 +32,7 @@ impl<T: BlockText> RankBlocks<T> {
     /// Later sequences start under the root of blocks of that size; 0 changes nothing.
     pub(crate) fn set_root_tokens(&mut self, block_size_tokens: u32) {
         if block_size_tokens > 0 {
-            self.device_block_tokens = block_size_tokens;
+            self.sizes.device_tokens = block_size_tokens;
         }
     }
 

@@ -3,7 +3,7 @@
 use super::tests::{Index, Letters, SHARDS, blocks, key_of, keys_of, remove, slice_of, store};
 use super::*;
 use crate::ranks::rank_copy::BlocksCopy;
-use crate::ranks::restore_builder::{Left, RestoreBuilder};
+use crate::ranks::restore_builder::{OmittedEntries, RestoreBuilder};
 use forebay_kv_decode::Medium;
 use forebay_snapshot::{Link, Paths};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) fn restarted(
     links: Vec<Link>,
     lower_tiers: LowerTiers,
     entries_max: usize,
-) -> (RankBlocks<Letters>, SliceOps, Left) {
+) -> (RankBlocks<Letters>, SliceOps, OmittedEntries) {
     restarted_with(before, &Paths::new(links), SHARDS, lower_tiers, entries_max)
 }
 
@@ -27,7 +27,7 @@ fn restarted_with(
     shard_count: usize,
     lower_tiers: LowerTiers,
     entries_max: usize,
-) -> (RankBlocks<Letters>, SliceOps, Left) {
+) -> (RankBlocks<Letters>, SliceOps, OmittedEntries) {
     let BlocksCopy { kept, trees, groups, .. } = before.copy();
     let mut restoring = RestoreBuilder::new(paths, shard_count, lower_tiers, trees, entries_max);
     restoring.groups(groups);
@@ -61,7 +61,7 @@ fn restored_blocks_are_placed_by_their_first_block() {
         let mut paths = Paths::new(links(&index));
         paths.reassign_slices(slice_of, SHARDS, shard_count);
         let (mut after, mut ops, left) = restarted_with(&blocks, &paths, shard_count, NONE, 100);
-        assert_eq!((left, after.len()), (Left::default(), 7));
+        assert_eq!((left, after.len()), (OmittedEntries::default(), 7));
         let mut again = Index::default();
         again.take(&mut ops);
         assert_eq!(again.keys(), index.keys());
@@ -150,7 +150,7 @@ fn restoring_keeps_to_the_limit_and_tells_parents_first() {
     let entry = blocks.copy().kept.entries().next().unwrap();
     restoring.add(&entry);
     restoring.add(&entry);
-    assert_eq!(restoring.finish().2, Left { odd: 1, ..Left::default() });
+    assert_eq!(restoring.finish().2, OmittedEntries { odd: 1, ..OmittedEntries::default() });
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn tiers_and_counts_are_restored_as_far_as_they_count() {
     index.take(&mut ops);
 
     let (mut all, mut ops, left) = restarted(&blocks, links(&index), ALL, 100);
-    assert_eq!((left, all.size().tier_blocks), (Left::default(), [2, 2, 1]));
+    assert_eq!((left, all.size().tier_blocks), (OmittedEntries::default(), [2, 2, 1]));
     let mut again = Index::default();
     again.take(&mut ops);
     assert_eq!(again.trees()[..2], index.trees()[..2]);

@@ -76,6 +76,8 @@ pub(crate) struct Index {
     pub(super) lower: [BTreeMap<u64, (ShardIndex, u64, u16)>; 2],
     /// What windows hold.
     pub(super) windows: [BTreeSet<u64>; WINDOWS_MAX],
+    /// Blocks of the second size.
+    pub(super) odd: BTreeSet<u64>,
     /// Every block that was ever stored, by key.
     pub(super) seen: BTreeMap<u64, Link>,
 }
@@ -89,6 +91,10 @@ impl Index {
                 Tree::Tier(Tier::Disk) => &mut self.lower[1],
                 Tree::Window(place) => {
                     self.take_window(place, ops);
+                    continue;
+                }
+                Tree::Odd => {
+                    self.take_odd(ops);
                     continue;
                 }
             };
@@ -110,6 +116,21 @@ impl Index {
     }
 
     /// As a slice does it: what is not there is not held.
+    fn take_odd(&mut self, ops: &mut VecDeque<KvOp>) {
+        for op in ops.drain(..) {
+            match op {
+                KvOp::Hold { key } if self.held.contains_key(&key.to_word()) => {
+                    self.odd.insert(key.to_word());
+                }
+                KvOp::Hold { .. } => {}
+                KvOp::Remove { key } => {
+                    self.odd.remove(&key.to_word());
+                }
+                KvOp::Store { .. } => panic!("odd blocks have no path"),
+            }
+        }
+    }
+
     fn take_window(&mut self, place: usize, ops: &mut VecDeque<KvOp>) {
         for op in ops.drain(..) {
             match op {

@@ -1,6 +1,7 @@
 //! [`RankBlocks`](super::RankBlocks) of hybrid models: operations for the blocks of windows.
 
 use super::super::paths::naming::BlockText;
+use super::super::paths::size_mix::DeviceSizes;
 use super::super::paths::slice_ops::SliceOps;
 use super::super::paths::tier::Tier;
 use super::super::paths::windows::Resume;
@@ -12,7 +13,13 @@ impl<T: BlockText> RankBlocks<T> {
     /// Blocks behind which the rank can resume a cached prompt.
     #[must_use]
     pub fn resume(&self) -> Resume {
-        self.windows.resume(self.device_block_tokens)
+        self.windows.resume(self.sizes.device_tokens)
+    }
+
+    /// Sizes of the blocks on the device.
+    #[must_use]
+    pub fn device_sizes(&self) -> DeviceSizes {
+        self.sizes.sizes()
     }
 
     /// Applies a store to the device by a group that does not keep whole prefixes.

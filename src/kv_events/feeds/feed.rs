@@ -25,7 +25,7 @@ use crate::status::{FeedState, FeedStatus};
 use forebay_base::limits::KV_BATCH_OPS_MAX;
 use forebay_base::{DpRank, RankIndex};
 use forebay_fleet::worker::TierRanks;
-use forebay_index::{KvBatch, WINDOWS_MAX, Window};
+use forebay_index::{KvBatch, OddBlocks, WINDOWS_MAX, Window};
 use forebay_text::Vocabulary;
 use forebay_zmq::ZmqEndpoint;
 use std::cell::RefCell;
@@ -77,6 +77,14 @@ pub struct FeedSpec {
     pub timers: FeedTimers,
 }
 
+/// Numbers of a rank in the index that stay while they are not used.
+#[derive(Clone, Copy, Debug, Default)]
+struct FurtherNumbers {
+    windows: [Option<RankIndex>; WINDOWS_MAX],
+    /// Of the blocks of the second size.
+    odd: Option<RankIndex>,
+}
+
 /// The feed of a rank.
 pub struct Feed<P> {
     rank: RankIndex,
@@ -89,8 +97,7 @@ pub struct Feed<P> {
     pub(crate) state: SharedState,
     tier_numbers: Rc<dyn TierNumbers>,
     tiers: TierRanks,
-    /// The numbers of the rank's windows, which stay while the windows are unknown.
-    windows: [Option<RankIndex>; WINDOWS_MAX],
+    numbers: FurtherNumbers,
     /// True once a warning was logged that a tier or a window got no number.
     is_refusal_logged: bool,
     pub(crate) ops: SliceOps,
@@ -144,7 +151,7 @@ impl<P: KvPort> Feed<P> {
             state: Rc::new(RefCell::new(state)),
             tier_numbers: spec.tier_numbers,
             tiers,
-            windows: [None; WINDOWS_MAX],
+            numbers: FurtherNumbers::default(),
             is_refusal_logged: false,
             ops,
             verified_by: Instant::now(),
@@ -244,8 +251,9 @@ impl<P: KvPort> Feed<P> {
     pub(crate) async fn post(&mut self) {
         self.number_tiers();
         self.number_windows();
+        self.number_odd();
         let tiers = self.tiers;
-        let windows = self.windows;
+        let FurtherNumbers { windows, odd } = self.numbers;
         let mut posted_count = 0_u32;
         for (tree, slice, ops) in self.ops.trees_mut() {
             let number = match tree {
@@ -253,6 +261,7 @@ impl<P: KvPort> Feed<P> {
                 Tree::Tier(Tier::Host) => tiers.host,
                 Tree::Tier(Tier::Disk) => tiers.disk,
                 Tree::Window(place) => windows.get(place).copied().flatten(),
+                Tree::Odd => odd,
             };
             let Some(rank) = number else {
                 ops.clear();
@@ -310,11 +319,10 @@ impl<P: KvPort> Feed<P> {
     /// Requests numbers of the rank's windows, and updates the windows that shards match against.
     fn number_windows(&mut self) {
         let resume = self.state.borrow().resume();
-        self.tiers.finer_tokens = self.state.borrow().finer_tokens();
         self.tiers.windows = [None; WINDOWS_MAX];
         self.tiers.is_bound = resume != Resume::Anywhere;
         let Resume::Windows(needs) = resume else { return };
-        for (place, (number, need)) in self.windows.iter_mut().zip(needs).enumerate() {
+        for (place, (number, need)) in self.numbers.windows.iter_mut().zip(needs).enumerate() {
             if need.is_some() && number.is_none() && !self.is_refusal_logged {
                 *number = self.tier_numbers.number(self.rank, Tree::Window(place));
             }
@@ -323,7 +331,7 @@ impl<P: KvPort> Feed<P> {
             Some(Window { number: number?, block_count: need? })
         };
         let mut windows = [None; WINDOWS_MAX];
-        let pairs = self.windows.into_iter().zip(needs);
+        let pairs = self.numbers.windows.into_iter().zip(needs);
         windows.iter_mut().zip(pairs.map(numbered)).for_each(|(to, window)| *to = window);
         let is_whole = windows.iter().flatten().count() == needs.iter().flatten().count();
         if is_whole {
@@ -333,6 +341,28 @@ impl<P: KvPort> Feed<P> {
         if !is_whole && !std::mem::replace(&mut self.is_refusal_logged, true) {
             self.warn(
                 "the fleet is too large for this rank's windows: its overlap is an upper bound",
+            );
+        }
+    }
+
+    /// Requests a number for the blocks of the second size, and updates what shards read of sizes.
+    fn number_odd(&mut self) {
+        let sizes = self.state.borrow().device_sizes();
+        if sizes.units.is_some() && self.numbers.odd.is_none() && !self.is_refusal_logged {
+            self.numbers.odd = self.tier_numbers.number(self.rank, Tree::Odd);
+        }
+        self.tiers.finer_tokens = sizes.finer_tokens;
+        self.tiers.aligned_tokens = sizes.aligned_tokens;
+        // Groups of several sizes have each a chain of blocks, and the index follows one.
+        self.tiers.is_bound |= sizes.aligned_tokens > 0;
+        let numbered = |[units, usual_units]: [u16; 2]| {
+            self.numbers.odd.map(|number| OddBlocks { number, units, usual_units })
+        };
+        self.tiers.odd = sizes.units.and_then(numbered);
+        let is_refused = sizes.units.is_some() && self.numbers.odd.is_none();
+        if is_refused && !std::mem::replace(&mut self.is_refusal_logged, true) {
+            self.warn(
+                "the fleet is too large for this rank's block sizes: its tokens are estimated",
             );
         }
     }

@@ -242,6 +242,11 @@ fn a_relay_of_several_ranks_goes_by_the_batches_rank() {
         assert_eq!(forebay_kv_decode::Batch::rank(&payload), Some(u32::from(rank)));
         payload
     };
+    let mut nameless = rooted.payload.clone();
+    nameless.pop();
+    // An array of two elements.
+    *nameless.first_mut().unwrap() -= 1;
+    assert_eq!(forebay_kv_decode::Batch::rank(&nameless), None);
     block_on_local(async move {
         let mut publisher = zeromq::PubSocket::new();
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
@@ -269,6 +274,15 @@ fn a_relay_of_several_ranks_goes_by_the_batches_rank() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(status.resets(), resets, "the other rank's numbers are no gaps");
         assert!(counters.block_count() > 0);
+        // A batch without a rank may be of this rank: each such batch clears what is known.
+        for contradictions in 2..4 {
+            let cleared = || counters.reset_count(ResetReason::Contradiction) == contradictions;
+            number += 10;
+            publisher.send(frames(number, &nameless)).await.unwrap();
+            until(cleared).await;
+            until(|| counters.block_count() == 0).await;
+            publish_until(&mut publisher, &mut number, &own, || counters.block_count() > 0).await;
+        }
         stop.send(()).unwrap();
         task.await.unwrap();
     });

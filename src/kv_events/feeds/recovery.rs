@@ -1,9 +1,9 @@
 //! Requests missed batches from the engine's replay socket: after connecting, in a gap, and during
 //! silence, when a lost last batch or a dead connection would otherwise go unnoticed.
 //!
-//! Every request starts at the last batch applied, not behind it. Only if the answer begins with
-//! the same bytes do its batches continue the stream: a restarted engine that has counted past that
-//! number cannot pass for the old process. After a hole in an answer, the feed sends a request from
+//! Every request starts at a batch that was applied, at the last or before, not behind it. Only if
+//! the answer begins with the same bytes do its batches continue the stream: a restarted engine that
+//! has counted past that number cannot pass for the old process. After a hole in an answer, the feed sends a request from
 //! before the hole again, as long as answers bring new batches. Blocks of an incomplete answer are
 //! out of date, so a replay that fails early leaves none. Limits: time per request and in total, a
 //! single request at a time, growing pauses after failures.
@@ -70,6 +70,7 @@ impl<P: KvPort> Feed<P> {
             }
         };
         self.replays.worked();
+        self.state.borrow_mut().replayed();
         let mut recovered = recovered;
         if let ReplayCause::Behind(number) = cause {
             let reached = |last| number.saturating_sub(last) <= 1;
@@ -201,7 +202,7 @@ impl<P: KvPort> Feed<P> {
         endpoint: &ZmqEndpoint,
         recovered: &mut Recovery,
     ) -> Result<(u64, ReplayEnd), SocketError> {
-        let from = self.state.borrow().last_number();
+        let from = self.state.borrow().replay_from();
         let mut joined = from.is_none();
         let source = ZmqSource::open(endpoint).await?;
         let start = from.unwrap_or(0).to_be_bytes();

@@ -4,6 +4,7 @@ pub(crate) mod naming;
 pub(crate) mod opaque;
 pub(crate) mod orphans;
 pub(crate) mod recent_links;
+pub(crate) mod size_mix;
 pub(crate) mod slice_ops;
 pub(crate) mod tier;
 pub(crate) mod windows;

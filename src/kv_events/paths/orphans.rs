@@ -16,6 +16,7 @@ pub(crate) struct Orphan {
     pub(crate) parent: u64,
     /// The tier that stored the block.
     pub(crate) tier: Tier,
+    pub(crate) block_tokens: u32,
     /// Text of the block.
     pub(crate) bytes: Box<[u8]>,
 }
@@ -155,7 +156,14 @@ mod tests {
     use super::*;
 
     fn orphan(id: u64, parent: u64, text: &str) -> Orphan {
-        Orphan { id, hash: id, parent, tier: Tier::Device, bytes: text.as_bytes().into() }
+        Orphan {
+            id,
+            hash: id,
+            parent,
+            tier: Tier::Device,
+            block_tokens: 1,
+            bytes: text.as_bytes().into(),
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct SliceOps {
     trees: [Vec<VecDeque<KvOp>>; TIERS],
     /// No slices before the first operation.
     windows: [Vec<VecDeque<KvOp>>; WINDOWS_MAX],
+    /// Of the blocks of the second size. No slices before the first operation.
+    odd: [Vec<VecDeque<KvOp>>; 1],
 }
 
 impl SliceOps {
@@ -21,18 +23,19 @@ impl SliceOps {
         Self {
             trees: std::array::from_fn(|_| vec![VecDeque::new(); shard_count]),
             windows: Default::default(),
+            odd: Default::default(),
         }
     }
 
     /// True if no slice has operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.trees.iter().chain(&self.windows).flatten().all(VecDeque::is_empty)
+        self.trees.iter().chain(&self.windows).chain(&self.odd).flatten().all(VecDeque::is_empty)
     }
 
     /// Frees unused memory of the queues.
     pub(crate) fn shrink(&mut self) {
-        let trees = self.trees.iter_mut().chain(&mut self.windows);
+        let trees = self.trees.iter_mut().chain(&mut self.windows).chain(&mut self.odd);
         trees.flatten().for_each(VecDeque::shrink_to_fit);
     }
 
@@ -44,12 +47,13 @@ impl SliceOps {
             .map(|(_, slice, ops)| (slice, ops))
     }
 
-    /// The operations of every tree and slice. The device is first, because windows hold blocks of
-    /// its tree.
+    /// The operations of every tree and slice. The device is first, because windows and the tree of
+    /// the second size hold blocks of its tree.
     pub fn trees_mut(&mut self) -> impl Iterator<Item = (Tree, ShardIndex, &mut VecDeque<KvOp>)> {
         let tiers = Tier::ALL.into_iter().map(Tree::Tier).zip(&mut self.trees);
         let windows = (0..WINDOWS_MAX).map(Tree::Window).zip(&mut self.windows);
-        tiers.chain(windows).flat_map(|(tree, slices)| {
+        let odd = std::iter::once(Tree::Odd).zip(&mut self.odd);
+        tiers.chain(windows).chain(odd).flat_map(|(tree, slices)| {
             let number = move |(index, ops)| {
                 ShardIndex::try_from_index(index).map(|slice| (tree, slice, ops))
             };
@@ -89,6 +93,22 @@ impl SliceOps {
     /// Removes a block from windows, given as bits.
     pub(crate) fn release(&mut self, windows: u8, slice: ShardIndex, key: BlockKey) {
         self.push_window(windows, slice, KvOp::Remove { key });
+    }
+
+    /// Marks a block of the device as one of the second size.
+    pub(crate) fn hold_odd(&mut self, slice: ShardIndex, key: BlockKey) {
+        self.push_odd(slice, KvOp::Hold { key });
+    }
+
+    /// Ends the mark of [`Self::hold_odd`].
+    pub(crate) fn release_odd(&mut self, slice: ShardIndex, key: BlockKey) {
+        self.push_odd(slice, KvOp::Remove { key });
+    }
+
+    fn push_odd(&mut self, slice: ShardIndex, op: KvOp) {
+        let shard_count = self.trees.first().map_or(0, Vec::len);
+        self.odd.iter_mut().for_each(|slices| slices.resize_with(shard_count, VecDeque::new));
+        push(&mut self.odd, 1, slice, op);
     }
 
     fn push_window(&mut self, windows: u8, slice: ShardIndex, op: KvOp) {

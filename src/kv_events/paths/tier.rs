@@ -24,6 +24,8 @@ pub enum Tree {
     Tier(Tier),
     /// Blocks of a window, by its place among the rank's windows.
     Window(usize),
+    /// Blocks of the second size, where the device has blocks of two sizes.
+    Odd,
 }
 
 /// A storage tier of blocks.

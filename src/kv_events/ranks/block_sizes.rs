@@ -1,15 +1,13 @@
-//! Sizes of the blocks that a rank has stored on its device.
+//! Size of the blocks that a rank has stored on its device.
 
 use crate::outcome::BatchOutcome;
-use forebay_kv_decode::{Attention, Medium, Stored};
+use forebay_kv_decode::{Medium, Stored};
 
-/// Sizes in tokens, 0 while unknown.
+/// Size in tokens, 0 while unknown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BlockSizes {
     /// Size of whole blocks, as reported last.
     pub(crate) usual: u32,
-    /// Smallest size, where blocks have several sizes: their number is then no number of tokens.
-    pub(crate) finer: u32,
 }
 
 impl BlockSizes {
@@ -20,11 +18,6 @@ impl BlockSizes {
             return;
         }
         let size = stored.block_size_tokens;
-        let is_other = self.usual > 0 && self.usual != size;
-        if is_other && stored.attention == Attention::Whole {
-            let known = [self.usual, size, self.finer].into_iter().filter(|size| *size > 0);
-            self.finer = known.min().unwrap_or_default();
-        }
         // Some engines also report part blocks in a finer size, from which the size of whole blocks
         // does not follow.
         if stored.group.is_none() || size >= self.usual {

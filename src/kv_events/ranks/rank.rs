@@ -10,6 +10,7 @@ use crate::blocks::RankBlocks;
 use crate::counters::{BatchResult, FeedCounters, ResetReason};
 use crate::outcome::BatchOutcome;
 use crate::paths::naming::{BlockText, Naming};
+use crate::paths::size_mix::DeviceSizes;
 use crate::paths::slice_ops::SliceOps;
 use crate::paths::tier::{LowerTiers, Tier};
 use crate::paths::windows::Resume;
@@ -110,11 +111,13 @@ impl<T: BlockText> RankFeed<T> {
         self.pool.as_ref()
     }
 
-    /// A copy for a snapshot; `None` without blocks, and within a message.
+    /// A copy for a snapshot; `None` without blocks, within a message, and with blocks of several
+    /// sizes, because a snapshot has one.
     #[must_use]
     pub fn state(&self) -> Option<RankState<BlocksCopy>> {
         let last = self.sequence.last_mark()?;
-        (!self.blocks.is_empty() && !self.is_within).then(|| RankState {
+        let is_mixed = self.device_sizes().finer_tokens > 0;
+        (!self.blocks.is_empty() && !self.is_within && !is_mixed).then(|| RankState {
             blocks: self.blocks.copy(),
             sequence: last.number,
             payload_hash: last.digest,
@@ -170,10 +173,10 @@ impl<T: BlockText> RankFeed<T> {
         self.sizes.usual
     }
 
-    /// Tokens of the smallest blocks on the device, where blocks have several sizes; else 0.
+    /// Sizes of the blocks on the device.
     #[must_use]
-    pub fn finer_tokens(&self) -> u32 {
-        self.sizes.finer
+    pub fn device_sizes(&self) -> DeviceSizes {
+        self.blocks.device_sizes()
     }
 
     /// Sets the tiers that count beside the device; `expected` if the engine is known to use them.
@@ -201,33 +204,6 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn text_fit(&self) -> Option<TextFit> {
         self.blocks.text_fit()
-    }
-
-    /// Compares a message with the messages applied before. Changes nothing.
-    #[must_use]
-    pub fn arrival(&self, message: &KvMessage<'_>) -> BatchArrival {
-        self.sequence.judge(message.mark)
-    }
-
-    /// Number of the last batch applied.
-    #[must_use]
-    pub fn last_number(&self) -> Option<u64> {
-        self.sequence.last()
-    }
-
-    /// Remembers batches from now on, because the live stream may repeat batches of a replay.
-    pub fn expect_repeats(&mut self) {
-        self.sequence.expect_repeats();
-    }
-
-    /// Frees memory of a stream that has been silent for a while.
-    pub fn rest(&mut self) {
-        self.sequence.rest();
-    }
-
-    /// Stops remembering batches, because the live stream is past the replay.
-    pub fn no_more_repeats(&mut self) {
-        self.sequence.no_more_repeats();
     }
 
     /// Applies a message, `[topic, sequence, payload]`, at once.
@@ -392,7 +368,6 @@ impl<T: BlockText> RankFeed<T> {
         self.is_unverified = false;
         self.is_continued = false;
         self.is_within = false;
-        self.sizes.finer = 0;
     }
 
     /// Applies events; at their end, returns whether all could be decoded.
@@ -497,3 +472,5 @@ impl<'p> KvMessage<'p> {
         self.mark.number
     }
 }
+
+mod history;

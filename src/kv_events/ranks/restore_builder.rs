@@ -22,12 +22,12 @@ pub struct RestoreBuilder<'a> {
     lower_tiers: LowerTiers,
     entries_max: usize,
     shard_count: usize,
-    left: Left,
+    left: OmittedEntries,
 }
 
 /// Entries that were left out, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct OmittedEntries {
     /// The rank is at its limit of tracked blocks.
     pub over_limit: usize,
     /// The snapshot lacks the block; or the path does not reach its first block, and the number of
@@ -69,7 +69,7 @@ impl<'a> RestoreBuilder<'a> {
             lower_tiers,
             entries_max,
             shard_count,
-            left: Left::default(),
+            left: OmittedEntries::default(),
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> RestoreBuilder<'a> {
     /// The blocks, the operations that store them in the index (a parent before its children), and
     /// the counts of entries left out.
     #[must_use]
-    pub fn finish(mut self) -> (RestoredBlocks, SliceOps, Left) {
+    pub fn finish(mut self) -> (RestoredBlocks, SliceOps, OmittedEntries) {
         let mut ops = SliceOps::new(self.shard_count);
         let mut path: Vec<(Link, u8)> = Vec::new();
         for place in std::mem::take(&mut self.places) {

@@ -68,7 +68,7 @@ fn state(time: u8) -> (RankState<RestoredBlocks>, SliceOps) {
         RestoreBuilder::new(&paths, 1, LowerTiers::default(), before.blocks.trees, 100);
     restoring.add_all(before.blocks.kept.entries().collect());
     let (blocks, ops, left) = restoring.finish();
-    assert_eq!(left, Left::default());
+    assert_eq!(left, OmittedEntries::default());
     let RankState { sequence, payload_hash, block_size_tokens, .. } = before;
     (RankState { blocks, sequence, payload_hash, block_size_tokens }, ops)
 }

@@ -3,9 +3,13 @@
 //! A restarted engine may reach the same number, so the sequence has a digest of the last batch's
 //! payload, which contains the time of publication. While repeats are expected, during and after a
 //! replay, the digests of replayed batches stay too.
+//!
+//! Behind a forwarder, the first batch to arrive of a restarted engine may have exactly the next
+//! number. Its digest says nothing, so a replay begins at a batch from before: at the last batch
+//! that a replay has confirmed, or at the oldest digest.
 
 use std::collections::VecDeque;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Most digests: batches that a publisher may queue for a reader that replays (its default limit is
 /// 100,000).
@@ -14,6 +18,9 @@ const DIGESTS_MAX: usize = 131_072;
 /// Digests that stay once the stream has been silent for a while, so that an idle rank costs little
 /// memory.
 const DIGESTS_AT_REST: usize = 1_024;
+
+/// Digests that always stay: a replay begins at the oldest at most.
+const DIGESTS_LIVE: usize = 64;
 
 /// Identity of a batch: its number and a digest of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +31,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     pub(crate) fn new(number: u64, payload: &[u8]) -> Self {
-        Self { number, digest: xxh3_64(payload) }
+        Self { number, digest: XxHash3_64::oneshot(payload) }
     }
 }
 
@@ -35,6 +42,8 @@ pub(crate) struct Sequence {
     /// Digest of the last batch, at the back, and of batches right before it.
     digests: VecDeque<u64>,
     repeats_expected: bool,
+    /// Last batch when a replay was complete: the engine had it too.
+    confirmed: Option<u64>,
 }
 
 /// Relation of a batch to the batches applied before.
@@ -59,7 +68,12 @@ impl Sequence {
     /// A sequence that continues after a batch from before a restart of this router.
     pub(crate) fn after(mark: Mark) -> Self {
         let Mark { number, digest } = mark;
-        Self { last: Some(number), digests: [digest].into(), repeats_expected: false }
+        Self {
+            last: Some(number),
+            digests: [digest].into(),
+            repeats_expected: false,
+            confirmed: None,
+        }
     }
 
     /// The last batch applied.
@@ -72,6 +86,20 @@ impl Sequence {
         self.last
     }
 
+    /// Number of the batch at which a replay begins. The answer shows whether the publisher is still
+    /// the process that published this batch.
+    pub(crate) fn replay_from(&self) -> Option<u64> {
+        let last = self.last?;
+        let back = self.digests.len().clamp(1, DIGESTS_LIVE) - 1;
+        let oldest = last.saturating_sub(u64::try_from(back).unwrap_or(0));
+        Some(self.confirmed.map_or(oldest, |confirmed| confirmed.clamp(oldest, last)))
+    }
+
+    /// A replay was complete: the engine has the last batch.
+    pub(crate) fn confirm(&mut self) {
+        self.confirmed = self.last;
+    }
+
     /// Compares a batch with the sequence; changes nothing.
     pub(crate) fn judge(&self, mark: Mark) -> BatchArrival {
         let Some(last) = self.last else { return BatchArrival::First { missed: mark.number } };
@@ -80,7 +108,8 @@ impl Sequence {
                 let back = usize::try_from(last - mark.number).unwrap_or(usize::MAX);
                 let at = self.digests.len().checked_sub(back.saturating_add(1));
                 let digest = at.and_then(|at| self.digests.get(at));
-                let is_same = digest == Some(&mark.digest);
+                // Without a replay, an older batch comes from another process.
+                let is_same = digest == Some(&mark.digest) && (back == 0 || self.repeats_expected);
                 if is_same { BatchArrival::Repeated } else { BatchArrival::Restarted }
             }
             Some(1) => BatchArrival::Next,
@@ -96,10 +125,11 @@ impl Sequence {
             BatchArrival::Next => {}
             BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted => {
                 self.digests.clear();
+                self.confirmed = None;
             }
         }
         self.last = Some(mark.number);
-        let digests_max = if self.repeats_expected { DIGESTS_MAX } else { 1 };
+        let digests_max = if self.repeats_expected { DIGESTS_MAX } else { DIGESTS_LIVE };
         while self.digests.len() >= digests_max {
             self.digests.pop_front();
         }
@@ -120,11 +150,11 @@ impl Sequence {
         }
     }
 
-    /// Drops all digests but the last, because the live stream is past the replay.
+    /// Drops most digests, because the live stream is past the replay.
     pub(crate) fn no_more_repeats(&mut self) {
         if std::mem::take(&mut self.repeats_expected) {
-            let last = self.digests.back().copied();
-            self.digests = last.into_iter().collect();
+            self.digests.drain(..self.digests.len().saturating_sub(DIGESTS_LIVE));
+            self.digests.shrink_to_fit();
         }
     }
 }
@@ -194,9 +224,38 @@ mod tests {
         assert_eq!(sequence.judge(other(0)), BatchArrival::Restarted);
         assert_eq!(sequence.take(mark(10)), BatchArrival::Next);
         sequence.no_more_repeats();
-        assert_eq!(sequence.digests.len(), 1);
+        assert_eq!(sequence.digests.len(), 11);
         assert_eq!(sequence.judge(mark(10)), BatchArrival::Repeated);
         assert_eq!(sequence.judge(mark(9)), BatchArrival::Restarted);
+    }
+
+    /// The hole of decision 0030: behind a forwarder, the first batch of a restarted engine to arrive
+    /// has the next number. A replay from before it shows the restart.
+    #[test]
+    fn a_replay_begins_before_a_batch_that_may_be_of_a_restarted_engine() {
+        let mut sequence = Sequence::default();
+        assert_eq!(sequence.replay_from(), None);
+        for number in 5..=9 {
+            sequence.take(mark(number));
+        }
+        assert_eq!(sequence.replay_from(), Some(5));
+        sequence.confirm();
+        assert_eq!(sequence.replay_from(), Some(9));
+        assert_eq!(sequence.take(other(10)), BatchArrival::Next);
+        sequence.expect_repeats();
+        assert_eq!(sequence.replay_from(), Some(9), "the last batch of the old process");
+        assert_eq!(sequence.judge(other(9)), BatchArrival::Restarted);
+        assert_eq!(sequence.judge(mark(9)), BatchArrival::Repeated, "the same process");
+        // A replay is short, however long the stream was busy.
+        for number in 11..1_000 {
+            sequence.take(mark(number));
+        }
+        assert_eq!(sequence.replay_from(), Some(1_000 - DIGESTS_LIVE as u64));
+        sequence.no_more_repeats();
+        assert_eq!(sequence.digests.len(), DIGESTS_LIVE);
+        // A gap forgets what was confirmed.
+        sequence.take(mark(2_000));
+        assert_eq!(sequence.replay_from(), Some(2_000));
     }
 
     #[test]

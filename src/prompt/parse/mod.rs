@@ -20,17 +20,18 @@ mod route;
 mod scan;
 mod scan_error;
 mod transfer;
-mod whom;
+mod principal;
 
 pub use fields::hints::{HintRules, RequestHints};
 pub use fields::model_path::ModelPath;
 pub use fields::pin::rank_pin;
 pub use fields::query::query_model;
 pub use fields::session::session_key;
-pub use fields::stored::StoredCall;
+pub use fields::stored_call::StoredCall;
 pub use form::scan_form;
 pub use form_type::{FormType, form_type};
 pub use messages::MESSAGES_MAX;
+pub use principal::{KnownTokens, Principal};
 pub use refusals::reason::Reason;
 pub use refusals::refuse::Refusal;
 pub use request::{ApiRequest, ApiShape, Endpoint, NOT_TEXT_BYTES, PromptSource};
@@ -39,4 +40,3 @@ pub use route::{
 };
 pub use scan::{CACHE_SALT_BYTES_MAX, MODEL_BYTES_MAX, scan, scan_briefly};
 pub use scan_error::ScanError;
-pub use whom::{KnownTokens, Principal};

@@ -1,7 +1,7 @@
 //! Which API a request is for.
 
 use super::fields::model_path::ModelPath;
-use super::fields::stored::StoredCall;
+use super::fields::stored_call::StoredCall;
 use super::refusals::reason::Reason;
 use super::refusals::refuse::Refusal;
 use super::request::Endpoint;

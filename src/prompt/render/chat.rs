@@ -2,7 +2,7 @@
 //! template's plan where it covers them, and by the template.
 
 use super::engine_text::{align, slice, special};
-use super::{RenderThread, Rendered, Unrenderable};
+use super::{RenderMethod, RenderThread, Unrenderable};
 use crate::parse::{ApiRequest, Endpoint};
 use forebay_base::limits::{
     INLINE_ENCODED_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX, TEMPLATE_BODY_BYTES_MAX,
@@ -20,7 +20,7 @@ pub(super) fn plain(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     let writer = ChatWriter::of(request, text, out)?;
     let start = out.len();
     // Anthropic's API has no such member.
@@ -32,7 +32,7 @@ pub(super) fn plain(
     {
         let planned = writer.write_plain(&first, body, generates, out);
         text.vocabulary.align(out, start);
-        return if planned { Ok(Rendered::Beginning) } else { Err(Unrenderable::TooLarge) };
+        return if planned { Ok(RenderMethod::Beginning) } else { Err(Unrenderable::TooLarge) };
     }
     let planned = !is_converted && writer.write_plain(&request.messages, body, generates, out);
     if !planned {
@@ -50,9 +50,9 @@ pub(super) fn plain(
     }
     let whole = align(place, text, out, start)?;
     Ok(match planned {
-        _ if !whole => Rendered::Beginning,
-        true => Rendered::Plan,
-        false => Rendered::Template,
+        _ if !whole => RenderMethod::Beginning,
+        true => RenderMethod::Plan,
+        false => RenderMethod::Template,
     })
 }
 
@@ -174,14 +174,14 @@ pub(super) fn full(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     let template = match ChatWriter::of(request, text, out)? {
         ChatWriter::Template(template) => template,
         ChatWriter::Encoder(..) => {
             let start = out.len();
             encode(place, text, request, body, out)?;
             let whole = align(place, text, out, start)?;
-            return Ok(if whole { Rendered::Template } else { Rendered::Beginning });
+            return Ok(if whole { RenderMethod::Template } else { RenderMethod::Beginning });
         }
     };
     // Engines read the names of images only in chats.
@@ -208,9 +208,9 @@ pub(super) fn full(
         text.vocabulary.put_images(out, start, &names);
     }
     Ok(match is_part {
-        true => Rendered::TextPart,
-        false if whole => Rendered::Template,
-        false => Rendered::Beginning,
+        true => RenderMethod::TextPart,
+        false if whole => RenderMethod::Template,
+        false => RenderMethod::Beginning,
     })
 }
 

@@ -15,7 +15,7 @@ mod rendered;
 mod token_ids;
 
 pub use canonical::{CANONICAL_BYTES_MAX, canonical};
-pub use rendered::{RenderThread, Rendered, Unrenderable};
+pub use rendered::{RenderMethod, RenderThread, Unrenderable};
 
 use crate::parse::{ApiRequest, Endpoint, PromptSource};
 use engine_text::{slice, special};
@@ -31,7 +31,7 @@ pub fn render(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     render_at(RenderThread::Offload, request, body, text, out)
 }
 
@@ -45,7 +45,7 @@ pub fn render_at(
     body: &[u8],
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     if request.has_more_than_text {
         return Err(Unrenderable::NotText);
     }
@@ -94,7 +94,7 @@ fn first_of_batch(
     special: bool,
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     match element {
         [b'"', inner @ .., b'"'] => raw::text(place, inner, special, text, out),
         [b'[', ..] => token_ids::decode(place, element, &text.vocabulary, out),

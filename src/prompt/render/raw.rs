@@ -2,7 +2,7 @@
 //! completion.
 
 use super::engine_text::align;
-use super::{RenderThread, Rendered, Unrenderable};
+use super::{RenderMethod, RenderThread, Unrenderable};
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_fleet::worker::ModelText;
 use forebay_json::unescape_up_to;
@@ -14,7 +14,7 @@ pub(super) fn text(
     special: bool,
     text: &ModelText,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     if special {
         out.extend_from_slice(text.vocabulary.completion_prefix());
     }
@@ -25,5 +25,5 @@ pub(super) fn text(
         return Err(Unrenderable::Refused);
     }
     let aligned = align(place, text, out, start)?;
-    Ok(if whole && aligned { Rendered::Raw } else { Rendered::Beginning })
+    Ok(if whole && aligned { RenderMethod::Raw } else { RenderMethod::Beginning })
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// How the text of a prompt was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rendered {
+pub enum RenderMethod {
     /// The template's verified plan.
     Plan,
     /// The template itself.
@@ -22,7 +22,7 @@ pub enum Rendered {
     Beginning,
 }
 
-impl Rendered {
+impl RenderMethod {
     /// Length of the whole prompt, given the length of its rendered text.
     #[must_use]
     pub fn prompt_bytes(self, request: &ApiRequest, text_bytes: usize) -> u64 {

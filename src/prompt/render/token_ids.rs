@@ -1,7 +1,7 @@
 //! Prompts given as token ids: the bytes of the ids. No alignment is needed, since the ids come
 //! from a tokenizer.
 
-use super::{RenderThread, Rendered, Unrenderable};
+use super::{RenderMethod, RenderThread, Unrenderable};
 use forebay_base::limits::{INLINE_BODY_BYTES_MAX, PROMPT_BYTES_MATCHED_MAX};
 use forebay_text::Vocabulary;
 
@@ -11,7 +11,7 @@ pub(super) fn decode(
     list: &[u8],
     vocabulary: &Vocabulary,
     out: &mut Vec<u8>,
-) -> Result<Rendered, Unrenderable> {
+) -> Result<RenderMethod, Unrenderable> {
     let bytes_max = match place {
         // Two digits and a comma may stand for hundreds of bytes.
         RenderThread::Shard => 2 * INLINE_BODY_BYTES_MAX,
@@ -29,10 +29,10 @@ pub(super) fn decode(
             if out.len() >= end {
                 return match place {
                     RenderThread::Shard => Err(Unrenderable::NotHere),
-                    RenderThread::Offload => Ok(Rendered::Beginning),
+                    RenderThread::Offload => Ok(RenderMethod::Beginning),
                 };
             }
         }
     }
-    Ok(Rendered::Raw)
+    Ok(RenderMethod::Raw)
 }

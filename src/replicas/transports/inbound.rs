@@ -8,7 +8,7 @@ pub(crate) const LEAVE_TIME_MAX: Duration = Duration::from_millis(300);
 
 /// A message of another replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct InboundMessage {
     /// Version and kind of the message, after an optional prefix: `forebay.v1.load`.
     pub subject: String,
     /// JSON of a message, or invalid bytes.

@@ -2,7 +2,7 @@
 //! other router. Outgoing messages go to all readers; messages of all peers arrive in a single
 //! channel.
 
-use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
+use super::inbound::{InboundMessage, LEAVE_TIME_MAX, LinkEvent};
 use super::message_lines::line;
 use super::message_readers::{MessageReaders, MessageStream, SubscribeRefused};
 use super::peer_link::{LinkState, PeerLink, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
@@ -24,7 +24,7 @@ const EVENTS_MAX: usize = 64;
 const LEAVE_LOOK: Duration = Duration::from_millis(2);
 
 /// Connection changes, and messages of all peers.
-pub(crate) type PeerChannels = (mpsc::Receiver<LinkEvent>, mpsc::Receiver<Received>);
+pub(crate) type PeerChannels = (mpsc::Receiver<LinkEvent>, mpsc::Receiver<InboundMessage>);
 
 /// The peers of `replicas.peers`.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ fn event_of(changed: &PeerLink, links: &[PeerLink]) -> Option<LinkEvent> {
 async fn keep(
     link: &PeerLink,
     own: ReplicaId,
-    messages: &mpsc::Sender<Received>,
+    messages: &mpsc::Sender<InboundMessage>,
     clock: Clock,
     changed: &dyn Fn(),
 ) {

@@ -7,7 +7,7 @@
 //! A line of an unknown version or kind is counted and skipped, as on NATS. A line that is too long
 //! ends the stream.
 
-use super::inbound::Received;
+use super::inbound::InboundMessage;
 use crate::wire::{MESSAGE_BYTES_MAX, VERSION};
 use bytes::{Buf, Bytes};
 use thiserror::Error;
@@ -41,7 +41,7 @@ impl MessageLines {
     ///
     /// # Errors
     /// [`LineTooLong`]; the rest of the stream is unreadable.
-    pub fn take(&mut self, chunk: &mut Bytes) -> Result<Option<Received>, LineTooLong> {
+    pub fn take(&mut self, chunk: &mut Bytes) -> Result<Option<InboundMessage>, LineTooLong> {
         let end = chunk.iter().position(|byte| *byte == b'\n');
         let part = chunk.split_to(end.unwrap_or(chunk.len()));
         if self.unread.len().saturating_add(part.len()) >= LINE_BYTES_MAX {
@@ -56,11 +56,11 @@ impl MessageLines {
     }
 }
 
-fn received(line: Vec<u8>) -> Received {
+fn received(line: Vec<u8>) -> InboundMessage {
     let mut payload = Bytes::from(line);
     let space = payload.iter().position(|byte| *byte == b' ').unwrap_or(payload.len());
     let subject = payload.split_to(space);
-    Received { subject: String::from_utf8_lossy(&subject).into_owned(), payload }
+    InboundMessage { subject: String::from_utf8_lossy(&subject).into_owned(), payload }
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(lines: &mut MessageLines, bytes: &[u8]) -> Result<Vec<Received>, LineTooLong> {
+    fn read(lines: &mut MessageLines, bytes: &[u8]) -> Result<Vec<InboundMessage>, LineTooLong> {
         let mut chunk = Bytes::copy_from_slice(bytes);
         let mut messages = Vec::new();
         while let Some(message) = lines.take(&mut chunk)? {

@@ -1,7 +1,7 @@
 //! The connection to NATS. The client connects and reconnects by itself. Without a connection no
 //! message is passed to the client: its queue would become stale.
 
-use super::inbound::{LEAVE_TIME_MAX, LinkEvent, Received};
+use super::inbound::{InboundMessage, LEAVE_TIME_MAX, LinkEvent};
 use crate::wire::{all_subjects, subject};
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr};
@@ -57,7 +57,7 @@ impl Nats {
         &self,
         name: &str,
     ) -> Result<
-        (impl Stream<Item = LinkEvent> + Unpin, impl Stream<Item = Received> + Unpin + use<>),
+        (impl Stream<Item = LinkEvent> + Unpin, impl Stream<Item = InboundMessage> + Unpin + use<>),
         ConnectError,
     > {
         let (notices, mut events) = mpsc::channel(EVENTS_MAX);
@@ -127,8 +127,8 @@ impl Nats {
     }
 }
 
-fn received(message: Message) -> Received {
-    Received { subject: message.subject.to_string(), payload: message.payload }
+fn received(message: Message) -> InboundMessage {
+    InboundMessage { subject: message.subject.to_string(), payload: message.payload }
 }
 
 /// Sets the credentials of the first URL that has any, `user:password@` or `token@`: the client

@@ -1,7 +1,7 @@
 //! The connection to a peer: a long-lived request for its messages. A peer that is silent, or sends
 //! unreadable data, is disconnected and called again.
 
-use super::inbound::Received;
+use super::inbound::InboundMessage;
 use super::message_lines::{LineTooLong, MessageLines};
 use crate::wire::{MessageKind, ReplicaId, word_of};
 use bytes::Bytes;
@@ -132,7 +132,7 @@ impl PeerLink {
     pub(crate) async fn run(
         &self,
         own: ReplicaId,
-        messages: &Sender<Received>,
+        messages: &Sender<InboundMessage>,
         clock: Clock,
         changed: &dyn Fn(),
     ) {
@@ -177,7 +177,7 @@ impl PeerLink {
     async fn read(
         &self,
         mut answer: Response,
-        messages: &Sender<Received>,
+        messages: &Sender<InboundMessage>,
         clock: Clock,
         changed: &dyn Fn(),
     ) -> LinkFault {

@@ -1,8 +1,9 @@
 //! Limits of a queue: requests, bytes and KV tokens that may wait.
 
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
+use forebay_board::{LoadBoard, QueueLimits};
 use forebay_config::{QueueConfig, QueueMode};
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, QueueLimits};
+use forebay_fleet::worker::FleetSnapshot;
 
 /// Limits of a queue. Tokens that may wait: the capacity of the pool's caches times the configured
 /// share, minus tokens leased at its ranks and tokens that wait in its other queues.

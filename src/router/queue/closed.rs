@@ -5,12 +5,11 @@
 use super::bounds::{is_at_low_water, is_full, limits};
 use super::enter::{Entry, Rejection};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::LeaseCost;
+use forebay_board::{LoadBoard, QueueFull, WindowOrigin};
 use forebay_config::QueueMode;
-use forebay_fleet::account::LeaseCost;
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, LoadBoard, Model, Pool, QueueFull, WindowOrigin, WorkerState,
-};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Pool, WorkerState};
 use forebay_select::Binder;
 
 /// Smaller parts would open and close the window of a large fleet with every request.

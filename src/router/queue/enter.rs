@@ -4,12 +4,11 @@ use super::bounds::bounds;
 use super::place::has_target;
 use super::waiter::holdings;
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::Lease;
+use forebay_board::{QueueCell, QueueDemand, QueueFull, QueueLimits};
 use forebay_config::{Policy, QueueMode};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
-use forebay_fleet::worker::{
-    FleetSnapshot, Leg, Model, QueueCell, QueueDemand, QueueFull, QueueLimits, WorkerState,
-};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, WorkerState};
+use forebay_mailbox::{Caller, RequestFacts, Ticket, Waiter, WaitingPrompt};
 use forebay_select::{Binder, Candidates, PickRequest, RankSearch, lease_cost};
 use std::time::Duration;
 

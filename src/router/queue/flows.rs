@@ -29,8 +29,8 @@ use ahash::AHashMap;
 use forebay_base::limits::IDLE_FLOWS_MAX;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QUEUE_CLASSES;
-use forebay_fleet::mailbox::Waiter;
 use forebay_fleet::worker::Leg;
+use forebay_mailbox::Waiter;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A token of a tenant of weight 1, in units of tags.

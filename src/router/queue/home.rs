@@ -6,12 +6,13 @@ use super::line::{Line, Rules, TurnEnd};
 use super::place::{Placement, PlacementMemory, PoolPace};
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::account::LeaseCost;
+use forebay_board::admit::DrainRates;
+use forebay_board::{LoadBoard, QueueCell, RankLoad, WindowOrigin};
 use forebay_config::QueueMode;
-use forebay_fleet::account::LeaseCost;
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, LoadBoard, QueueCell, RankLoad, WindowOrigin};
+use forebay_fleet::worker::Leg;
 use forebay_index::Overlaps;
+use forebay_mailbox::{Ticket, Verdict, Waiter};
 use forebay_select::{Binder, Candidates};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +36,7 @@ struct Scratch {
 #[derive(Debug)]
 struct Queue {
     line: Line,
-    /// [`QueueCell::look`](forebay_fleet::worker::QueueCell::look) when the queue was last served.
+    /// [`QueueCell::look`](forebay_board::QueueCell::look) when the queue was last served.
     seen: u32,
     /// Served again at the next turn: a request joined or left, or the fleet changed.
     fresh: bool,

@@ -9,7 +9,7 @@ use super::flows::{
 use super::waiter::{QueuedRequest, tokens_to_compute, waiting};
 use ahash::{AHashMap, AHashSet};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::{Ticket, Waiter};
+use forebay_mailbox::{Ticket, Waiter};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

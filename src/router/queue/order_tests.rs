@@ -6,7 +6,7 @@ use super::line::{Line, PlaceResult, RankPlaces, Rules};
 use super::tests::{AFTER, waiter_with};
 use super::waiter::prompt_tokens;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::Waiter;
+use forebay_mailbox::Waiter;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -3,9 +3,9 @@
 //! waits for a decode rank holds no prefill rank, so two requests never wait for each other.
 
 use super::enter::{Applicant, Entry, enter};
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::Ticket;
+use forebay_board::account::Lease;
 use forebay_fleet::worker::Leg;
+use forebay_mailbox::Ticket;
 use forebay_select::{Binder, Candidates, PickRequest};
 use std::time::Duration;
 

@@ -5,12 +5,13 @@ use super::flows::Destination;
 use super::line::{PlaceResult, RankPlaces};
 use super::waiter::{lay_out, waiting};
 use forebay_base::{QueueIndex, RankIndex};
+use forebay_board::RankLoad;
+use forebay_board::account::LeaseCost;
+use forebay_board::admit::DrainRates;
 use forebay_config::{Policy, QueueMode};
-use forebay_fleet::account::LeaseCost;
-use forebay_fleet::admit::DrainRates;
-use forebay_fleet::mailbox::{Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{Leg, Model, RankLoad};
+use forebay_fleet::worker::{Leg, Model};
 use forebay_index::Overlaps;
+use forebay_mailbox::{Ticket, Verdict, Waiter};
 use forebay_select::{Binder, Candidates, PickRequest, Prices, PromptSize, RankSearch, lease_cost};
 
 /// Prompt size at which the speed of a rank is measured.

@@ -3,7 +3,7 @@
 //! late finds no request, and dropping it returns its lease.
 
 use forebay_base::ShardIndex;
-use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome, Ticket, Verdict};
+use forebay_mailbox::{PrefillFault, PrefillOutcome, Ticket, Verdict};
 use std::task::{Context, Poll, Waker};
 
 /// All slots of a shard for waits that end with a `V`. At most as many as the shard has requests

@@ -2,9 +2,9 @@
 
 use super::backlog::WaitingSum;
 use forebay_base::limits::HOLDINGS_MAX;
-use forebay_fleet::mailbox::{Holding, Waiter};
 use forebay_fleet::worker::Leg;
 use forebay_index::{Overlap, Overlaps};
+use forebay_mailbox::{Holding, Waiter};
 use forebay_select::PromptSize;
 
 #[must_use]

@@ -5,11 +5,10 @@
 use super::stop::{Failed, WorkerReply};
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
+use forebay_board::{FailureScope, FailureWeight, LoadBoard, RankFailure, Suspect};
 use forebay_disagg::Accusation;
-use forebay_fleet::mailbox::{PrefillFault, PrefillOutcome};
-use forebay_fleet::worker::{
-    FailureScope, FailureWeight, LoadBoard, RankFailure, Requester, Suspect,
-};
+use forebay_fleet::worker::Requester;
+use forebay_mailbox::{PrefillFault, PrefillOutcome};
 use forebay_prompt::parse::Endpoint;
 
 /// Result of an attempt for its rank.

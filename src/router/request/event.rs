@@ -3,9 +3,10 @@
 use super::stop::{Failed, Stop};
 use crate::dispatch::SendPlan;
 use forebay_base::RankIndex;
-use forebay_fleet::account::Lease;
-use forebay_fleet::mailbox::Waiter;
-use forebay_fleet::worker::{KvTransfer, QueueDemand};
+use forebay_board::QueueDemand;
+use forebay_board::account::Lease;
+use forebay_fleet::worker::KvTransfer;
+use forebay_mailbox::Waiter;
 use std::rc::Rc;
 use std::time::Duration;
 

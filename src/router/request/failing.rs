@@ -8,7 +8,7 @@ use super::stages::Stages;
 use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::Count;
+use forebay_board::account::Count;
 use forebay_fleet::worker::Dialect;
 use std::time::Duration;
 

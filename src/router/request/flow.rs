@@ -15,15 +15,16 @@
 //! Each action releases the queue place that the request came from; `Wait` takes a new place.
 
 use super::event::{Action, ChosenRanks, PrefillDispatch, RequestEvent, WaitEnd};
-use super::pressure::Newcomer;
+use super::pressure::NewRequest;
 use super::scene::{Scene, Seeker};
 use super::stop::{self, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Entry, QueuePlace, Rejection, WantedRanks};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
-use forebay_fleet::account::{Count, FailedTrial, Lease};
-use forebay_fleet::mailbox::{RequestFacts, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, Model, QueueDemand, Worker, WorkerState};
+use forebay_board::QueueDemand;
+use forebay_board::account::{Count, FailedTrial, Lease};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Worker, WorkerState};
+use forebay_mailbox::{RequestFacts, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason, Refusal};
 use forebay_select::Route;
 
@@ -56,7 +57,7 @@ pub(super) struct QueueWait {
 
 /// Attempts, refusals and reroutes of the request so far.
 #[derive(Debug, Default)]
-pub(super) struct Tries {
+pub(super) struct AttemptCounts {
     /// Attempts that failed after the request was sent.
     pub(super) failed_count: u32,
     /// Times that engines had no room for the request.
@@ -79,8 +80,8 @@ pub struct RequestFlow {
     pub(super) facts: RequestFacts,
     endpoint: Endpoint,
     body_bytes: u64,
-    newcomer: Newcomer,
-    pub(super) tries: Tries,
+    newcomer: NewRequest,
+    pub(super) tries: AttemptCounts,
     /// The end of the request if no other worker is found.
     pub(super) failed: Option<Stop>,
     pub(super) waiting: Option<QueueWait>,
@@ -102,9 +103,9 @@ impl RequestFlow {
         facts: RequestFacts,
         endpoint: Endpoint,
         body_bytes: u64,
-        newcomer: Newcomer,
+        newcomer: NewRequest,
     ) -> Self {
-        let tries = Tries::default();
+        let tries = AttemptCounts::default();
         Self { facts, endpoint, body_bytes, newcomer, tries, failed: None, waiting: None }
     }
 
@@ -415,7 +416,7 @@ impl RequestFlow {
 
     /// No attempt, refusal or reroute so far.
     pub(super) fn is_new(&self) -> bool {
-        let Tries { refused_count, hop_count, .. } = self.tries;
+        let AttemptCounts { refused_count, hop_count, .. } = self.tries;
         self.facts.tried.is_empty() && refused_count == 0 && hop_count == 0
     }
 }

@@ -3,8 +3,9 @@
 
 use super::event::{Action, RequestEvent};
 use super::flow::{HOPS_MAX, REFUSALS_MAX, RequestFlow};
-use forebay_fleet::mailbox::Waiter;
-use forebay_fleet::worker::{Leg, QueueDemand};
+use forebay_board::QueueDemand;
+use forebay_fleet::worker::Leg;
+use forebay_mailbox::Waiter;
 
 impl RequestFlow {
     /// Checks that the event may follow the last action: a wait ends once, and no other event

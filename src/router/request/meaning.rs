@@ -1,6 +1,6 @@
 //! Meaning of the status of a worker's answer, and its scope: the rank, the model on the rank, or
 //! the caller. The consequence for a rank depends on its siblings too: see
-//! [`LoadBoard::hold_against`](forebay_fleet::worker::LoadBoard::hold_against).
+//! [`LoadBoard::hold_against`](forebay_board::LoadBoard::hold_against).
 //!
 //! | status | workers of type `openai` | other types |
 //! |---|---|---|
@@ -14,7 +14,8 @@
 //! | other 5xx | the rank failed the request | the rank failed the request |
 
 use crate::dispatch::has_no_room;
-use forebay_fleet::worker::{Dialect, FailureScope, FailureWeight};
+use forebay_board::{FailureScope, FailureWeight};
+use forebay_fleet::worker::Dialect;
 
 /// Credentials that the router sent to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 
 use super::stages::{Loads, Matching, Stages};
 use forebay_base::NanosSinceStart;
-use forebay_fleet::account::LeaseCost;
-use forebay_fleet::mailbox::{Pin, RequestFacts};
+use forebay_board::account::LeaseCost;
 use forebay_fleet::worker::{Dialect, FleetSnapshot, Leg};
+use forebay_mailbox::{Pin, RequestFacts};
 use forebay_select::{Binder, RankSearch};
 
 /// Pin for the rest of a stream that began at an engine of that family. A `dp_rank` number that

@@ -1,9 +1,8 @@
 //! Records the failure of a rank, to be compared with its siblings in the current fleet.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{
-    BreakerRules, FleetSnapshot, LoadBoard, RankFailure, Requester, WorkerState,
-};
+use forebay_board::{BreakerRules, LoadBoard, RankFailure};
+use forebay_fleet::worker::{FleetSnapshot, Requester, WorkerState};
 
 pub fn hold_against(
     fleet: &FleetSnapshot,

@@ -6,10 +6,11 @@ use super::stop::{self, Failed, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
+use forebay_board::admit::later_by_chance;
+use forebay_board::{LoadBoard, QueueFull, WindowOrigin};
 use forebay_config::QueueMode;
-use forebay_fleet::admit::later_by_chance;
 use forebay_fleet::tenant::TenantPart;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, Pool, QueueFull, WindowOrigin};
+use forebay_fleet::worker::{FleetSnapshot, Pool};
 use forebay_prompt::parse::{Reason, Refusal};
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ const ENGINE_RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
 /// A new request, before it passes a rejection window.
 #[derive(Clone, Copy, Debug)]
-pub struct Newcomer {
+pub struct NewRequest {
     pub tenant: TenantPart,
     /// Does the request fall into the share that an open window refuses? Drawn once for all
     /// windows.
     is_drawn: Option<bool>,
 }
 
-impl Newcomer {
+impl NewRequest {
     #[must_use]
     pub const fn of(tenant: TenantPart) -> Self {
         Self { tenant, is_drawn: None }
@@ -49,7 +50,7 @@ pub fn engine_refused(
 
 impl Stages {
     /// Draws, once per request, whether an open window refuses it.
-    fn draw(&mut self, fleet: &FleetSnapshot, newcomer: &mut Newcomer) -> bool {
+    fn draw(&mut self, fleet: &FleetSnapshot, newcomer: &mut NewRequest) -> bool {
         let share = fleet.config.flow.rejection.share_percent;
         *newcomer.is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
     }
@@ -76,7 +77,7 @@ impl Stages {
         &mut self,
         fleet: &FleetSnapshot,
         now: NanosSinceStart,
-        newcomer: &mut Newcomer,
+        newcomer: &mut NewRequest,
     ) -> Result<(), Refusal> {
         if !self.loads.board.windows().may_be_open(now) {
             return Ok(());
@@ -100,7 +101,7 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        newcomer: &mut Newcomer,
+        newcomer: &mut NewRequest,
     ) -> Result<(), Refusal> {
         let may_be_open = self.loads.board.windows().may_be_open(now);
         if may_be_open

@@ -3,12 +3,13 @@
 //! tasks, `tests/sim` a schedule.
 
 use super::event::{RequestEvent, WaitEnd};
-use super::pressure::Newcomer;
+use super::pressure::NewRequest;
 use super::stages::Stages;
 use crate::queue::Home;
 use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, ShardIndex};
-use forebay_fleet::mailbox::{MeshMessage, Ticket, Verdict, Waiter};
-use forebay_fleet::worker::{FleetSnapshot, Leg, LoadBoard, QueueDemand};
+use forebay_board::{LoadBoard, QueueDemand};
+use forebay_fleet::worker::{FleetSnapshot, Leg};
+use forebay_mailbox::{MeshMessage, Ticket, Verdict, Waiter};
 use forebay_prompt::parse::Refusal;
 
 /// A wait in a queue, as recorded by the shard of the request.
@@ -29,7 +30,7 @@ pub struct Wait {
 
 /// Result of [`Stages::take`] for a message between shards.
 #[derive(Debug)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// The owner has to serve its queues before the shard sleeps.
     News,
     /// The request of the ticket has been woken with its verdict.
@@ -90,7 +91,7 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        newcomer: &mut Newcomer,
+        newcomer: &mut NewRequest,
     ) -> Result<(), Refusal> {
         self.window_of(fleet, pool, now, newcomer)?;
         // Only for requests that get past the window: refused ones earn no retries.
@@ -98,19 +99,24 @@ impl Stages {
         Ok(())
     }
 
-    pub fn take(&mut self, home: &mut Home, fleet: &FleetSnapshot, message: MeshMessage) -> Taken {
+    pub fn take(
+        &mut self,
+        home: &mut Home,
+        fleet: &FleetSnapshot,
+        message: MeshMessage,
+    ) -> TakeOutcome {
         match message {
             MeshMessage::Join(waiter) => home.join(waiter, fleet.config.flow.queue.promote_after),
             MeshMessage::Leave { queue, ticket } => home.leave(queue, ticket),
             MeshMessage::Verdict { ticket, verdict } => {
                 return match self.waits.take_or_return(ticket, *verdict) {
-                    None => Taken::Delivered(ticket),
-                    Some(verdict) => Taken::Returned(ticket, verdict),
+                    None => TakeOutcome::Delivered(ticket),
+                    Some(verdict) => TakeOutcome::Returned(ticket, verdict),
                 };
             }
-            other => return Taken::Other(other),
+            other => return TakeOutcome::Other(other),
         }
-        Taken::News
+        TakeOutcome::News
     }
 
     /// Binds waiting requests in the shard's queues while ranks have room. The caller posts the

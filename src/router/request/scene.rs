@@ -7,10 +7,11 @@ use super::stop::{cannot_split, no_worker};
 use crate::dispatch::SendPlan;
 use crate::queue::{Applicant, Entry, QueuePlace, WantedRanks, closed_pool, enter_by};
 use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::account::Count;
+use forebay_board::{LoadBoard, LoadReports};
 use forebay_disagg::Obstacle;
-use forebay_fleet::account::Count;
-use forebay_fleet::mailbox::RequestFacts;
-use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, LoadBoard, LoadReports, Model};
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
+use forebay_mailbox::RequestFacts;
 use forebay_prompt::parse::{Endpoint, Refusal};
 use forebay_select::{
     self, Binder, NoPair, PickRequest, Policy, Prices, Prompt, PromptOverlaps, PromptSize, Route,

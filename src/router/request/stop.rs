@@ -3,10 +3,10 @@
 
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
+use forebay_board::account::FailedTrial;
 use forebay_disagg::Obstacle;
-use forebay_fleet::account::FailedTrial;
-use forebay_fleet::mailbox::EngineAnswer;
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
+use forebay_mailbox::EngineAnswer;
 use forebay_prompt::parse::{Reason, Refusal};
 
 /// Why a request ended without an answer from a worker.

@@ -7,7 +7,7 @@ use forebay_base::limits::IMAGE_FILL;
 use forebay_fleet::worker::ModelText;
 use forebay_index::{BlockKey, Overlap, Overlaps, PrefixMarks};
 use forebay_prompt::parse::Endpoint;
-use forebay_prompt::render::{RenderThread, Rendered, Unrenderable, canonical, render_at};
+use forebay_prompt::render::{RenderMethod, RenderThread, Unrenderable, canonical, render_at};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -189,7 +189,10 @@ impl Prompt {
     /// Writes the prompt's text: rendered as by the engine, or a canonical text. `None` if the
     /// model has no tokenizer here. [`Prompt::prompt_bytes`] stays 0 without a prompt in the body,
     /// and if the engine reads no cache for the request.
-    pub fn write_text(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
+    pub fn write_text(
+        &mut self,
+        ask: &MatchRequest<'_>,
+    ) -> Option<Result<RenderMethod, Unrenderable>> {
         if ask.request.reads_no_cache {
             return None;
         }
@@ -232,8 +235,8 @@ impl Prompt {
         &mut self,
         more: &[Arc<ModelText>],
         ask: &MatchRequest<'_>,
-        rendered: Rendered,
-    ) -> Result<Rendered, Unrenderable> {
+        rendered: RenderMethod,
+    ) -> Result<RenderMethod, Unrenderable> {
         let mut fault = None;
         let mut text = Vec::with_capacity(self.text.len());
         for other in more {
@@ -260,7 +263,10 @@ impl Prompt {
     }
 
     /// Writes a canonical text instead of rendering, because the offload queue was too slow.
-    pub fn write_late(&mut self, ask: &MatchRequest<'_>) -> Option<Result<Rendered, Unrenderable>> {
+    pub fn write_late(
+        &mut self,
+        ask: &MatchRequest<'_>,
+    ) -> Option<Result<RenderMethod, Unrenderable>> {
         self.kind = TextKind::Canonical;
         self.prompt_bytes = canonical(ask.request, ask.body, &mut self.text);
         self.text_bytes = self.text.len();

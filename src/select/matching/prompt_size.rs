@@ -54,14 +54,17 @@ impl PromptSize {
     }
 
     /// Tokens that a rank serves from its cache: `servable` of the blocks of the overlap. With
-    /// blocks of several sizes, the number of tokens that so many blocks can have which is nearest
-    /// to the estimate from the bytes, and never more than the estimate of the whole prompt.
+    /// blocks of more than two sizes, the number of tokens that so many blocks can have which is
+    /// nearest to the estimate from the bytes, and never more than the estimate of the whole
+    /// prompt.
     #[must_use]
     pub fn cached_tokens(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
-        match rank.tiers.finer_tokens {
-            0 => servable.saturating_mul(rank.block_size_tokens),
-            _ => self.tokens_of_mixed(overlap, servable, rank),
-        }
+        let tokens = match (rank.tiers.finer_tokens, rank.tiers.odd) {
+            (0, _) => servable.saturating_mul(rank.block_size_tokens),
+            (unit, Some(_)) => servable.saturating_mul(unit),
+            (_, None) => self.tokens_of_mixed(overlap, servable, rank),
+        };
+        tokens - tokens.checked_rem(rank.tiers.aligned_tokens).unwrap_or(0)
     }
 
     fn tokens_of_mixed(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
@@ -88,10 +91,29 @@ impl PromptSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_base::RankIndex;
     use forebay_fleet::worker::TierRanks;
     use forebay_fleet::worker::test_support::rank;
+    use forebay_index::OddBlocks;
 
-    /// vllm#49125: blocks of 64, 16 and 16 tokens, in a prompt of 101 tokens and 372 bytes.
+    /// vllm#49125: overlaps of a rank with blocks of two sizes count units, and groups of several
+    /// sizes resume only together.
+    #[test]
+    fn units_are_tokens_and_groups_resume_together() {
+        let odd = OddBlocks { number: RankIndex(9), units: 1, usual_units: 4 };
+        let tiers = TierRanks { finer_tokens: 16, odd: Some(odd), ..TierRanks::default() };
+        let tokens = |tiers, blocks: u32| {
+            let rank = Rank { block_size_tokens: 64, tiers, ..rank(0) };
+            let overlap = Overlap { blocks, bytes: blocks };
+            PromptSize::new(900, 4.0).cached_tokens(overlap, blocks, &rank)
+        };
+        assert_eq!(tokens(tiers, 6), 96);
+        assert_eq!(tokens(TierRanks { aligned_tokens: 64, ..tiers }, 6), 64);
+        assert_eq!(tokens(TierRanks { aligned_tokens: 48, ..TierRanks::default() }, 2), 96);
+        assert!(!tiers.is_upper_bound() && TierRanks { odd: None, ..tiers }.is_upper_bound());
+    }
+
+    /// Blocks of 64, 16 and 16 tokens, in a prompt of 101 tokens and 372 bytes.
     #[test]
     fn blocks_of_several_sizes_are_counted_by_their_own() {
         let tiers = TierRanks { finer_tokens: 16, ..TierRanks::default() };

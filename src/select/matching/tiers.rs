@@ -106,6 +106,8 @@ mod tests {
         windows: [None; forebay_index::WINDOWS_MAX],
         is_bound: false,
         finer_tokens: 0,
+        odd: None,
+        aligned_tokens: 0,
     };
 
     fn found(bytes: [(u16, u32); 4]) -> Overlaps {

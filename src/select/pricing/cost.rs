@@ -3,7 +3,7 @@
 
 use crate::Prices;
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::{LoadReport, RankLoad, RankPast, ReportWeight};
+use forebay_board::{LoadReport, RankLoad, RankPast, ReportWeight};
 
 /// Cost of a running request to the prefill of its rank, in prefill tokens: both share each step of
 /// the batch.
@@ -177,7 +177,8 @@ fn beyond_leases(report: &LoadReport, elsewhere: u64) -> u64 {
 mod tests {
     use super::*;
     use forebay_base::RankIndex;
-    use forebay_fleet::worker::{LoadReading, OwnLoad, RoomDemand, RoomLimits};
+    use forebay_board::{LoadReading, OwnLoad};
+    use forebay_fleet::worker::{RoomDemand, RoomLimits};
     use proptest::prelude::*;
 
     fn work(uncached_tokens: u64) -> RankWork {

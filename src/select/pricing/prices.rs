@@ -6,7 +6,8 @@
 use super::speeds::{RankSpeeds, SpeedRange};
 use crate::Policy;
 use forebay_base::RankIndex;
-use forebay_fleet::worker::{FleetSnapshot, LoadBoard, RankPast, Role, WorkerState};
+use forebay_board::{LoadBoard, RankPast};
+use forebay_fleet::worker::{FleetSnapshot, Role, WorkerState};
 
 /// Prices and shares of a cache are in units of this.
 const ONE: u64 = 1_024;

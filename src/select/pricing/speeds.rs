@@ -1,6 +1,6 @@
 //! Relative prefill speeds of the ranks of a choice. The same tokens take longer on a slower rank.
 
-use forebay_fleet::worker::RankPast;
+use forebay_board::RankPast;
 
 /// Ranks count as equal while the fastest is at most so many times as fast as the slowest: the
 /// waits of equal ranks vary as much.

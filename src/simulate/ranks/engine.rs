@@ -3,7 +3,7 @@
 //! decode are simulated in batches. When no block is free for a next token, the rank preempts as
 //! vLLM does: the last sequence by arrival, or by priority, loses its blocks and is computed again.
 
-use crate::ranks::held::BlockSlot;
+use crate::ranks::cache_blocks::BlockSlot;
 use crate::ranks::kv_cache::{CacheChange, KvCache};
 use crate::ranks::speed::{ModelSpeed, StepWork};
 use crate::traces::trace::{Trace, TraceRequest};

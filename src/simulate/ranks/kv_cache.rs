@@ -2,7 +2,7 @@
 //! block without a user stays until its room is needed. Eviction is LRU by release; within a
 //! sequence the last block goes first, as in vLLM.
 
-use crate::ranks::held::{BlockSlot, CacheBlocks};
+use crate::ranks::cache_blocks::{BlockSlot, CacheBlocks};
 use crate::ranks::host_tier::HostTier;
 use std::cell::RefCell;
 use std::rc::Rc;

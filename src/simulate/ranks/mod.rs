@@ -1,8 +1,8 @@
 //! Simulated ranks: steps, caches and tiers.
 
-pub(crate) mod believed_pool;
+pub(crate) mod pool_estimate;
 pub(crate) mod engine;
-mod held;
+mod cache_blocks;
 pub(crate) mod host_tier;
 pub(crate) mod kv_cache;
 pub(crate) mod speed;

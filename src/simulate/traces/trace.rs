@@ -2,7 +2,7 @@
 //! blocks.
 
 use ahash::AHashMap;
-use forebay_fleet::account::FirstTokenKind;
+use forebay_board::account::FirstTokenKind;
 
 /// A block that no prompt contains: generated, and never reused.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;

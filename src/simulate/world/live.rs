@@ -19,6 +19,19 @@ impl World<'_> {
     }
 }
 
+impl World<'_> {
+    /// Frees the blocks of a request that is over. The request itself may stay for long: requests
+    /// leave the lists in the order of their arrival, and an earlier request may still run.
+    pub(super) fn drop_blocks(&mut self, at: usize) {
+        if let Cow::Owned(trace) = &mut self.trace
+            && let Some(request) = trace.requests.get_mut(at)
+        {
+            request.blocks = Vec::new();
+            request.made = Vec::new();
+        }
+    }
+}
+
 impl World<'static> {
     /// A world without requests, at time 0.
     pub(crate) fn live(block_tokens: u32, plan: SimPlan, rule: Rule) -> Self {
@@ -113,14 +126,29 @@ impl World<'static> {
 
     /// Has each rank computed as many tokens as its cache has room for?
     pub(crate) fn has_turned(&self) -> bool {
+        self.turned_share() >= 1.0
+    }
+
+    /// Tokens that a rank has computed, in parts of the room of its cache; of the slowest rank.
+    pub(crate) fn turned_share(&self) -> f64 {
         let blocks = self.plan.device_blocks(&self.trace);
-        let room = |rank| blocks(rank) as u64 * u64::from(self.trace.block_tokens);
+        let room = |rank| blocks(rank) as f64 * f64::from(self.trace.block_tokens);
         let computed = self.ranks.engines.iter().map(|engine| engine.totals().computed_tokens);
-        computed.enumerate().all(|(rank, computed)| computed >= room(rank))
+        let shares = computed.enumerate().map(|(rank, computed)| {
+            let room = room(rank);
+            if room > 0.0 { computed as f64 / room } else { 1.0 }
+        });
+        shares.fold(1.0, f64::min)
+    }
+
+    /// Blocks of the requests in the lists.
+    #[cfg(test)]
+    pub(crate) fn held_block_count(&self) -> usize {
+        let blocks = |request: &TraceRequest| request.blocks.len() + request.made.len();
+        self.trace.requests.iter().map(blocks).sum()
     }
 
     /// Requests in the lists.
-    #[cfg(test)]
     pub(crate) fn request_count(&self) -> usize {
         self.trace.requests.len()
     }

@@ -8,17 +8,17 @@ mod summarize;
 
 use crate::live_figures::LiveFigures;
 use crate::plan::{BlockRoom, SimPlan};
+use crate::production_router::{PlaceOutcome, TraceArrival};
 use crate::ranks::engine::{EngineJob, EngineNews, EngineRequest, ModelEngine};
 use crate::ranks::host_tier::HostTier;
 use crate::ranks::kv_cache::{CacheChange, KvCache};
 use crate::rivals::Rule;
 use crate::routers::{LentClock, RouterUse, Routers};
 use crate::series::{RunSeries, TokenSample};
-use crate::shipped::{PlaceOutcome, TraceArrival};
 use crate::summary::{PolicySummary, RequestOutcome};
 use crate::traces::trace::{Trace, TurnStart};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::account::{FirstTokens, Lease};
+use forebay_board::account::{FirstTokens, Lease};
 use forebay_router::dispatch::EngineOrder;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -469,6 +469,7 @@ impl<'a> World<'a> {
         if let Some(lease) = self.requests.leases[at].take() {
             self.routers.end(id, lease, NanosSinceStart(now));
         }
+        self.drop_blocks(at);
         self.requests.left -= 1;
         self.requests.past.end_ns = now;
         for follower in std::mem::take(&mut self.requests.followers[at]) {

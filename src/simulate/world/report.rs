@@ -4,7 +4,7 @@ use super::{EngineLoad, Event, REPORT_INTERVAL_NS, World};
 use crate::ranks::engine::{EngineRequests, ModelEngine};
 use crate::series::TokenSample;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{LoadReading, TokenProgress};
+use forebay_board::{LoadReading, TokenProgress};
 
 impl World<'_> {
     pub(super) fn report(&mut self, now: u64) {

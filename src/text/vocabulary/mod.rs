@@ -32,6 +32,8 @@ use lossless::Spelling;
 use media::MediaTokens;
 use pieces::Arena;
 use reading::TextReading;
+use std::hash::Hasher;
+use twox_hash::XxHash3_64;
 
 /// The bytes of each token id of a tokenizer.
 #[derive(Debug)]
@@ -141,14 +143,14 @@ impl Vocabulary {
     /// A hash of the bytes of every id: equal hashes mean equal decoding. Takes some milliseconds.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
+        let mut hasher = XxHash3_64::new();
         for id in 0..u32::try_from(self.token_count()).unwrap_or(u32::MAX) {
             let bytes = self.bytes(id);
             let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
-            hasher.update(&length.to_le_bytes());
-            hasher.update(bytes.unwrap_or_default());
+            hasher.write(&length.to_le_bytes());
+            hasher.write(bytes.unwrap_or_default());
         }
-        hasher.digest()
+        hasher.finish()
     }
 
     /// The highest token id plus 1.

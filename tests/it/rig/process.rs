@@ -1,6 +1,7 @@
 //! The router as a process of its own: to be stopped, and to be read.
 
 use super::{port_for_later, until};
+use forebay_handover::OF_UPGRADE;
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -51,13 +52,15 @@ impl RouterProcess {
         Self::spawn(text, stderr.into(), tempfile::tempdir().unwrap(), "")
     }
 
-    /// The same, after something was done about the address where it is to listen.
+    /// The same, after something was done about the address where it is to listen. The process
+    /// replaces a process that runs there.
     pub(crate) fn prepared<T>(text: &str, prepare: impl FnOnce(SocketAddr) -> T) -> (Self, T) {
         let folder = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let ports = [0, 1].map(|_| port_for_later());
         let prepared = prepare(ports[0]);
-        (Self::spawn_at(ports, text, log.into(), folder, ""), prepared)
+        let first = format!("export {OF_UPGRADE}=1; ");
+        (Self::spawn_at(ports, text, log.into(), folder, &first), prepared)
     }
 
     /// `first`: what its shell does before.
@@ -88,9 +91,9 @@ impl RouterProcess {
         router
     }
 
-    /// A second process with the same configuration file.
+    /// A second process with the same configuration file, which replaces the first.
     pub(crate) fn second(&self) -> Child {
-        self.command(&["serve", "--config"])
+        self.command(&["serve", "--take-over", "--config"])
     }
 
     /// The program, with its configuration file behind these arguments; it says nothing.
@@ -102,6 +105,11 @@ impl RouterProcess {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap()
+    }
+
+    /// Its number.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// How it ends.

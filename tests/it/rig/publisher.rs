@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Tokens per block of every scripted engine.
 pub(crate) const BLOCK: usize = 4;
@@ -383,7 +383,7 @@ impl Shared {
 
 fn hash(path: &[u32]) -> BlockHash {
     let bytes: Vec<u8> = path.iter().flat_map(|token| token.to_le_bytes()).collect();
-    BlockHash(xxh3_64(&bytes))
+    BlockHash(XxHash3_64::oneshot(&bytes))
 }
 
 fn any() -> SocketAddr {

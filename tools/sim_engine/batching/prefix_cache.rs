@@ -9,7 +9,7 @@
 //! that a live sequence holds or has reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Identity of a full block: hash of its tokens and of all tokens before. Opaque to consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -331,13 +331,13 @@ impl PrefixCache {
 fn hash_block(parent: Option<BlockHash>, salt: &str, token_ids: &[u32]) -> BlockHash {
     let seed = match parent {
         Some(BlockHash(word)) => word,
-        None => xxh3_64_with_seed(salt.as_bytes(), ROOT_SEED),
+        None => XxHash3_64::oneshot_with_seed(ROOT_SEED, salt.as_bytes()),
     };
     let mut bytes = Vec::with_capacity(token_ids.len() * 4);
     for token_id in token_ids {
         bytes.extend_from_slice(&token_id.to_le_bytes());
     }
-    BlockHash(xxh3_64_with_seed(&bytes, seed))
+    BlockHash(XxHash3_64::oneshot_with_seed(seed, &bytes))
 }
 
 /// Seed of all hashes, fixed so that equal prompts have equal hashes in every engine and run.

@@ -42,7 +42,7 @@ enum RankCommand {
 
 /// Why a request is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotRun {
+pub(crate) enum ScheduleRefusal {
     /// Too many requests wait in the rank.
     Refused,
     /// The engine is stopping.
@@ -51,7 +51,7 @@ pub(crate) enum NotRun {
 
 /// A request that a rank has taken.
 #[derive(Debug)]
-pub(crate) struct Submitted {
+pub(crate) struct AcceptedRequest {
     pub(crate) request: RequestId,
     pub(crate) dp_rank: usize,
     pub(crate) guard: AbortOnDrop,
@@ -114,18 +114,18 @@ impl RanksHandle {
         dp_rank: Option<usize>,
         work: Work,
         steps: StepSink,
-    ) -> Result<Submitted, NotRun> {
+    ) -> Result<AcceptedRequest, ScheduleRefusal> {
         let request = RequestId(random_u64());
         // Created first, so that a client that leaves during the wait also removes the request.
         let mut guard = AbortOnDrop { request, aborts: self.aborts.clone(), finished: false };
         let (taken, answer) = oneshot::channel();
         let command = RankCommand::Submit { request, dp_rank, work, steps, taken };
-        self.commands.send(command).await.map_err(|_| NotRun::Stopping)?;
-        if let Some(dp_rank) = answer.await.map_err(|_| NotRun::Stopping)? {
-            return Ok(Submitted { request, dp_rank, guard });
+        self.commands.send(command).await.map_err(|_| ScheduleRefusal::Stopping)?;
+        if let Some(dp_rank) = answer.await.map_err(|_| ScheduleRefusal::Stopping)? {
+            return Ok(AcceptedRequest { request, dp_rank, guard });
         }
         guard.finished = true;
-        Err(NotRun::Refused)
+        Err(ScheduleRefusal::Refused)
     }
 
     /// Stalls all ranks for that time, like an engine that hangs: requests are accepted, but no

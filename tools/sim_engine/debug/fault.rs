@@ -15,9 +15,9 @@ use crate::fault::{FaultAt, FaultPlan};
 use crate::refusal::EngineRefusal;
 use crate::sglang::failed_on_purpose;
 use crate::state::EngineState;
-use crate::times::Timed;
+use crate::times::TimedRequest;
 use crate::vllm::{ApiError, refusal_response};
-use crate::wire_cut::Scissors;
+use crate::wire_cut::ConnectionCutter;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
@@ -74,7 +74,7 @@ pub(super) async fn planned(State(state): State<EngineState>) -> Json<FaultPlan>
 /// Applies the planned fault to requests for an answer.
 pub(crate) async fn meet_fault(
     State(state): State<EngineState>,
-    ConnectInfo(scissors): ConnectInfo<Scissors>,
+    ConnectInfo(scissors): ConnectInfo<ConnectionCutter>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -83,7 +83,7 @@ pub(crate) async fn meet_fault(
     let met = if is_inference { state.faults.meet(state.clock.now()) } else { None };
     let Some(plan) = met else { return next.run(request).await };
     let is_cut_later = matches!(plan.at, FaultAt::AfterHead | FaultAt::MidBody);
-    let mut timed = if is_cut_later { Timed::unwanted() } else { state.times() };
+    let mut timed = if is_cut_later { TimedRequest::unwanted() } else { state.times() };
     match plan.at {
         FaultAt::AfterHead | FaultAt::MidBody => {
             scissors.cut(plan);

@@ -1,7 +1,7 @@
 //! Routes that no real engine has, to test a router's view of caches and its reaction to failures.
 
 mod fault;
-mod held;
+mod cached_blocks;
 mod stall;
 
 pub(super) use fault::meet_fault;
@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 /// All routes below `/debug`.
 pub(super) fn routes() -> Router<EngineState> {
     Router::new()
-        .route("/debug/held", post(held::held))
+        .route("/debug/held", post(cached_blocks::held))
         .route("/debug/stall", post(stall::stall))
         .route("/debug/fault", get(fault::planned).post(fault::plan))
 }

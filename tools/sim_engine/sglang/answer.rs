@@ -1,12 +1,12 @@
 //! An answer in progress, and its JSON in SGLang's formats: whole, and in a chunk per token.
 
-use super::asked::{SglangApi, SglangForm, SglangRequest};
 use super::error::{ErrorShape, Failure};
 use super::item::{ItemProgress, SglangItem};
+use super::request::{SglangApi, SglangForm, SglangRequest};
 use crate::answer_tokens::AnswerTokens;
 use crate::random_id::random_id_128;
 use crate::state::EngineState;
-use crate::times::Timed;
+use crate::times::TimedRequest;
 use crate::tokenizer::Tokenizer;
 use crate::unix_time::unix_time_s;
 use forebay_base::{Clock, NanosSinceStart};
@@ -55,7 +55,7 @@ pub(super) struct SglangAnswer {
     tokenizer: Arc<Tokenizer>,
     clock: Clock,
     begun: NanosSinceStart,
-    pub(super) timed: Timed,
+    pub(super) timed: TimedRequest,
 }
 
 impl SglangAnswer {
@@ -63,7 +63,7 @@ impl SglangAnswer {
         state: &EngineState,
         asked: &SglangRequest,
         items: &[SglangItem],
-        timed: Timed,
+        timed: TimedRequest,
     ) -> Self {
         let id = match asked.form.api {
             SglangApi::Completion => format!("cmpl-{}", random_id_128()),

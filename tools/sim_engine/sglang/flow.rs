@@ -1,11 +1,11 @@
 //! Answers a parsed request: starts its items, and collects or streams their tokens.
 
 use super::answer::SglangAnswer;
-use super::asked::SglangRequest;
 use super::item::{ItemEvent, SglangItem, Sink, run};
+use super::request::SglangRequest;
 use super::stream::stream_response;
 use crate::state::EngineState;
-use crate::times::Timed;
+use crate::times::TimedRequest;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 pub(super) async fn answer(
     state: &EngineState,
     asked: SglangRequest,
-    mut timed: Timed,
+    mut timed: TimedRequest,
 ) -> Response {
     let shape = asked.form.api.shape();
     if let Some(room) = asked.room_name() {

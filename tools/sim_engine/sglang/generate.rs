@@ -1,9 +1,9 @@
 //! `POST /generate`: SGLang's own route. Text or token ids, a single prompt or several.
 
-use super::asked::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::body::{OneOrList, SglangBody};
 use super::error::{ErrorShape, Failure};
 use super::flow;
+use super::request::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::rooms::{HeadRules, Routing};
 use crate::encode::Input;
 use crate::state::EngineState;

@@ -1,8 +1,8 @@
 //! Routes of SGLang with information about the engine, its tokenizer, and the flush of its cache.
 
-use super::asked::encode;
 use super::body::SglangBody;
 use super::error::{ErrorShape, Failure};
+use super::request::encode;
 use crate::config::EngineRole;
 use crate::encode::Input;
 use crate::state::EngineState;

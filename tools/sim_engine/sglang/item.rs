@@ -4,11 +4,11 @@
 
 use super::error::Failure;
 use super::rooms::Room;
-use crate::batching::ranks::{NotRun, Submitted};
+use crate::batching::ranks::{AcceptedRequest, ScheduleRefusal};
 use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::config::EngineRole;
 use crate::state::EngineState;
-use crate::transfer::{AskFailed, HandedKv, Patience, TransferPeer, TransferWanted, prompt_digest};
+use crate::transfer::{HandedKv, Patience, SeekError, TransferPeer, TransferWanted, prompt_digest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -209,14 +209,14 @@ async fn fetch(state: &EngineState, room: &Room) -> Result<HandedKv, String> {
     let peer = TransferPeer { host, port };
     let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
     state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
-        AskFailed::Unreached => {
+        SeekError::Unreached => {
             format!("Could not fetch prefill parallel info from bootstrap_addr: {address}")
         }
-        AskFailed::Lost => {
+        SeekError::Lost => {
             format!("Lost connection with prefill instance (bootstrap_addr: {address})")
         }
-        AskFailed::TimedOut => "Request timed out waiting for the prefill instance".to_owned(),
-        AskFailed::Prefill(why) => why,
+        SeekError::TimedOut => "Request timed out waiting for the prefill instance".to_owned(),
+        SeekError::Prefill(why) => why,
     })
 }
 
@@ -230,7 +230,7 @@ fn decode_failure(item: &SglangItem, room: &Room, why: &str) -> Failure {
 
 /// An item on a rank, with the receiver of its tokens.
 struct RunningItem {
-    submitted: Submitted,
+    submitted: AcceptedRequest,
     steps: mpsc::UnboundedReceiver<TokenStep>,
 }
 
@@ -250,8 +250,8 @@ async fn submit(
     };
     match state.ranks.submit(dp_rank, work, sink).await {
         Ok(submitted) => Ok(RunningItem { submitted, steps }),
-        Err(NotRun::Refused) => Err(Failure::unavailable("The request queue is full.")),
-        Err(NotRun::Stopping) => Err(stopping()),
+        Err(ScheduleRefusal::Refused) => Err(Failure::unavailable("The request queue is full.")),
+        Err(ScheduleRefusal::Stopping) => Err(stopping()),
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod abort;
 mod answer;
-mod asked;
+mod request;
 mod body;
 mod error;
 mod flow;

@@ -1,9 +1,9 @@
 //! `POST /v1/chat/completions` and `POST /v1/completions` of SGLang.
 
-use super::asked::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::body::{OneOrList, SglangBody};
 use super::error::{ErrorShape, Failure};
 use super::flow;
+use super::request::{ANSWERS_MAX, SglangApi, SglangForm, SglangRequest, encode};
 use super::rooms::{HeadRules, Routing};
 use crate::encode::Input;
 use crate::prompt::EnginePrompt;

@@ -2,8 +2,8 @@
 //! event.
 
 use super::answer::SglangAnswer;
-use super::asked::SglangApi;
 use super::item::ItemEvent;
+use super::request::SglangApi;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

@@ -17,7 +17,7 @@ pub use error::TokenizerError;
 #[cfg(feature = "tokenizers")]
 use library::LibraryTokenizer;
 use std::path::Path;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Text to token ids and back, and made-up answers.
 #[derive(Debug)]
@@ -171,7 +171,8 @@ impl Tokenizer {
     pub fn answer(&self, prompt: &[u32], choice_index: u32, token_count: usize) -> Vec<u32> {
         let mut bytes = Vec::with_capacity(prompt.len() * 4);
         prompt.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
-        let mut random = fastrand::Rng::with_seed(xxh3_64_with_seed(&bytes, choice_index.into()));
+        let mut random =
+            fastrand::Rng::with_seed(XxHash3_64::oneshot_with_seed(choice_index.into(), &bytes));
         let mut pick = |words: &[u32]| {
             let at = random.usize(0..words.len().max(1));
             words.get(at).copied().unwrap_or_default()

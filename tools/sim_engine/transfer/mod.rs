@@ -7,21 +7,21 @@
 //! decode engines, `ask` is their client. Limits: an offer lives as long as its request; a question
 //! is answered within `ASK_TIME_MAX` and then repeated.
 
-mod ask;
+mod kv_seeker;
 mod offers;
 mod question;
 mod route;
 mod settings;
 
-pub(super) use ask::{AskFailed, KvSeeker, Patience, TransferPeer, TransferWanted};
+pub(super) use kv_seeker::{KvSeeker, Patience, SeekError, TransferPeer, TransferWanted};
 pub(super) use offers::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
 pub use settings::{KvConnector, SglangTransfer, TransferSettings, VllmTransfer};
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// Digest of prompt and salt, because KV of another prompt is of no use.
 pub(super) fn prompt_digest(prompt: &[u32], salt: &str) -> u64 {
     let ids = prompt.iter().flat_map(|id| id.to_le_bytes());
-    xxh3_64(&ids.chain(salt.bytes()).collect::<Vec<_>>())
+    XxHash3_64::oneshot(&ids.chain(salt.bytes()).collect::<Vec<_>>())
 }

@@ -17,13 +17,13 @@ pub(super) struct TransferQuestion {
 /// An answer on the wire.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answered {
+pub(super) enum WireAnswer {
     Kv(HandedKv),
     Failed(String),
     NotYet,
 }
 
-impl From<TransferTaken> for Answered {
+impl From<TransferTaken> for WireAnswer {
     fn from(taken: TransferTaken) -> Self {
         match taken {
             TransferTaken::Kv(kv) => Self::Kv(kv),

@@ -3,7 +3,7 @@
 //! separate port.
 
 use super::offers::TransferTable;
-use super::question::{ASK_TIME_MAX, Answered, TAKE_PATH, TransferQuestion};
+use super::question::{ASK_TIME_MAX, TAKE_PATH, TransferQuestion, WireAnswer};
 use crate::config::EngineConfig;
 use axum::Json;
 use axum::Router;
@@ -153,13 +153,13 @@ async fn take(State(state): State<RegistryState>, Json(asked): Json<TransferQues
         (0..config.ranks).any(|rank| config.transfer.vllm.engine_id_of(rank, config.ranks) == *id)
     };
     if !asked.engine_id.as_ref().is_none_or(is_own) {
-        return Json(Answered::Failed("the engine has another id".into())).into_response();
+        return Json(WireAnswer::Failed("the engine has another id".into())).into_response();
     }
     let wait = Duration::from_millis(asked.wait_ms).min(ASK_TIME_MAX);
     let answer = match tokio::time::timeout(wait, state.offers.take(asked.key)).await {
         Ok(Ok(taken)) => taken.into(),
-        Ok(Err(_)) => Answered::Failed("asked for twice at the same time".into()),
-        Err(_) => Answered::NotYet,
+        Ok(Err(_)) => WireAnswer::Failed("asked for twice at the same time".into()),
+        Err(_) => WireAnswer::NotYet,
     };
     Json(answer).into_response()
 }

@@ -1,12 +1,12 @@
 //! An answer in progress, and its JSON in vLLM's formats: whole, and in a chunk per token.
 
-use super::asked::OpenAiRequest;
-use super::halves::{Giving, Prefilled};
+use super::legs::{FinishedPrefill, OfferState};
+use super::request::OpenAiRequest;
 use crate::answer_tokens::AnswerTokens;
-use crate::batching::ranks::{AbortOnDrop, Submitted};
+use crate::batching::ranks::{AbortOnDrop, AcceptedRequest};
 use crate::batching::schedule::{RequestId, TokenStep};
 use crate::tally::OpenRequest;
-use crate::times::Timed;
+use crate::times::TimedRequest;
 use crate::tokenizer::Tokenizer;
 use crate::unix_time::unix_time_s;
 use serde_json::{Map, Value, json};
@@ -55,8 +55,8 @@ pub(super) struct AnswerChoice {
 }
 
 impl AnswerChoice {
-    pub(super) fn new(submitted: Submitted, prompt: Arc<[u32]>, counts_prompt: bool) -> Self {
-        let Submitted { request, dp_rank, guard } = submitted;
+    pub(super) fn new(submitted: AcceptedRequest, prompt: Arc<[u32]>, counts_prompt: bool) -> Self {
+        let AcceptedRequest { request, dp_rank, guard } = submitted;
         Self {
             request,
             dp_rank,
@@ -74,7 +74,7 @@ impl AnswerChoice {
 enum OwnKv {
     Freed,
     /// The KV will be held for a decode.
-    Gives(Box<Giving>),
+    Gives(Box<OfferState>),
     /// The KV is held; its parameters for the answer.
     Held(Value),
 }
@@ -87,7 +87,7 @@ pub(super) struct OpenAiAnswer {
     pub(super) api: OpenAiApi,
     tokenizer: Arc<Tokenizer>,
     created_s: u64,
-    pub(super) timed: Timed,
+    pub(super) timed: TimedRequest,
     kv: OwnKv,
     _open: OpenRequest,
 }
@@ -97,7 +97,7 @@ impl OpenAiAnswer {
         api: OpenAiApi,
         asked: OpenAiRequest,
         tokenizer: Arc<Tokenizer>,
-        timed: Timed,
+        timed: TimedRequest,
         open: OpenRequest,
     ) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl OpenAiAnswer {
     }
 
     /// Makes the answer hold its KV for a decode from the last token on.
-    pub(super) fn gives(&mut self, giving: Box<Giving>) {
+    pub(super) fn gives(&mut self, giving: Box<OfferState>) {
         self.timed.meets_at(giving.meeting());
         self.kv = OwnKv::Gives(giving);
     }
@@ -136,7 +136,7 @@ impl OpenAiAnswer {
         let dp_rank = choice.dp_rank;
         let prompt = &choice.prompt;
         let cached_tokens = choice.tokens.cached;
-        let done = Prefilled { guard, prompt, salt, token_id, cached_tokens, dp_rank };
+        let done = FinishedPrefill { guard, prompt, salt, token_id, cached_tokens, dp_rank };
         self.kv = OwnKv::Held(giving.hold(done).await);
     }
 

@@ -2,13 +2,13 @@
 //! out.
 
 use super::answer::{OpenAiAnswer, OpenAiApi};
-use super::asked::OpenAiRequest;
-use super::begin::{NotBegun, STEPS_AT_ONCE, begin};
+use super::answer_start::{STEPS_AT_ONCE, StartRefusal, begin};
 use super::encoding::{encode, prompt_ids};
 use super::error::ApiError;
 use super::fields::Fields;
-use super::halves::{EngineLeg, TransferParams};
-use super::refused::refusal_response;
+use super::legs::{EngineLeg, TransferParams};
+use super::refusal_response::refusal_response;
+use super::request::OpenAiRequest;
 use super::stream::{stream_response, stream_response_later};
 use crate::batching::schedule::{LegPart, TokenStep};
 use crate::encode::Input;
@@ -149,8 +149,8 @@ async fn respond(
     match begin.await {
         Ok((answer, steps)) if stream => Ok(stream_response(answer, steps)),
         Ok((answer, steps)) => whole(answer, steps).await,
-        Err(NotBegun::Refused) => Ok(refusal_response(state.config.refusal, stream)),
-        Err(NotBegun::Error(error)) => Err(error),
+        Err(StartRefusal::Refused) => Ok(refusal_response(state.config.refusal, stream)),
+        Err(StartRefusal::Error(error)) => Err(error),
     }
 }
 

@@ -2,22 +2,22 @@
 //! state of its own: the encode thread and the ranks' task do the work.
 
 mod answer;
-mod asked;
-mod begin;
+mod request;
+mod answer_start;
 mod encoding;
 mod error;
 mod fields;
 mod generate;
-mod halves;
+mod legs;
 mod info;
-mod refused;
+mod refusal_response;
 mod stream;
 mod tokens;
 
 pub(super) use encoding::{encode, prompt_ids};
 pub(super) use error::ApiError;
 pub(super) use fields::Fields;
-pub(super) use refused::refusal_response;
+pub(super) use refusal_response::refusal_response;
 
 use super::state::EngineState;
 use axum::Router;

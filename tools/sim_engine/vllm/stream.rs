@@ -2,7 +2,7 @@
 //! drops the answer, which frees the request in its rank at once.
 
 use super::answer::OpenAiAnswer;
-use super::begin::{BegunAnswer, NotBegun, STEPS_AT_ONCE};
+use super::answer_start::{BegunAnswer, STEPS_AT_ONCE, StartRefusal};
 use super::error::ApiError;
 use crate::batching::schedule::TokenStep;
 use axum::body::{Body, Bytes};
@@ -13,7 +13,7 @@ use std::future::Future;
 use std::pin::Pin;
 use tokio::sync::mpsc;
 
-type Beginning = Pin<Box<dyn Future<Output = Result<BegunAnswer, NotBegun>> + Send>>;
+type Beginning = Pin<Box<dyn Future<Output = Result<BegunAnswer, StartRefusal>> + Send>>;
 type Chunk = Result<Bytes, std::io::Error>;
 
 enum Phase {
@@ -31,7 +31,7 @@ pub(super) fn stream_response(
 
 /// Streams an answer that has not begun, and may fail to begin.
 pub(super) fn stream_response_later(
-    begin: impl Future<Output = Result<BegunAnswer, NotBegun>> + Send + 'static,
+    begin: impl Future<Output = Result<BegunAnswer, StartRefusal>> + Send + 'static,
 ) -> Response {
     response(Phase::Begins(Box::pin(begin)))
 }
@@ -42,8 +42,10 @@ fn response(phase: Phase) -> Response {
             Phase::Runs(answer, steps) => Some(next_chunk(answer, steps).await),
             Phase::Begins(begin) => match begin.await {
                 Ok((answer, steps)) => Some(next_chunk(Box::new(answer), steps).await),
-                Err(NotBegun::Error(error)) => Some((Ok(Bytes::from(error.event())), None)),
-                Err(NotBegun::Refused) => Some((Ok(Bytes::from(ApiError::busy().event())), None)),
+                Err(StartRefusal::Error(error)) => Some((Ok(Bytes::from(error.event())), None)),
+                Err(StartRefusal::Refused) => {
+                    Some((Ok(Bytes::from(ApiError::busy().event())), None))
+                }
             },
         }
     });

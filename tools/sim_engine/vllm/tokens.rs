@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use twox_hash::XxHash3_64;
 
 /// Token ids of a text or of a chat.
 pub(super) async fn tokenize(
@@ -84,7 +84,7 @@ pub(super) async fn embeddings(
 
 fn embed(ids: &[u32]) -> Vec<f64> {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let mut random = fastrand::Rng::with_seed(xxh3_64_with_seed(&bytes, 0));
+    let mut random = fastrand::Rng::with_seed(XxHash3_64::oneshot_with_seed(0, &bytes));
     let raw: Vec<f64> = (0..DIMENSIONS).map(|_| random.f64() * 2.0 - 1.0).collect();
     let length = raw.iter().map(|value| value * value).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
     raw.into_iter().map(|value| value / length).collect()

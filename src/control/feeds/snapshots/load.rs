@@ -4,8 +4,8 @@
 use super::setup::give_way;
 use forebay_index::slice_of;
 use forebay_kv_events::{
-    Dropped, FeedCounters, FeedRestore, Groups, Left, LowerTiers, RankState, RestoreBuilder,
-    RestoredBlocks, SliceOps,
+    Dropped, FeedCounters, FeedRestore, Groups, LowerTiers, OmittedEntries, RankState,
+    RestoreBuilder, RestoredBlocks, SliceOps,
 };
 use forebay_snapshot::{Contents, RankName, SnapshotFile};
 use forebay_text::Vocabulary;
@@ -58,7 +58,7 @@ enum ClaimAnswer {
 struct RestoredRank {
     state: RankState<RestoredBlocks>,
     ops: SliceOps,
-    left: Left,
+    left: OmittedEntries,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -259,7 +259,7 @@ impl SnapshotReading {
 }
 
 /// Counts the result of a claim.
-fn count_left(counters: &FeedCounters, left: Left) {
+fn count_left(counters: &FeedCounters, left: OmittedEntries) {
     for (reason, blocks) in [
         (Dropped::Limit, left.over_limit),
         (Dropped::Orphan, left.orphans),

@@ -4,7 +4,8 @@
 use super::{Ejection, EjectionStep, RankLook};
 use crate::environment::Environment;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_fleet::worker::{EjectReason, FleetSnapshot, RankLoad};
+use forebay_board::{EjectReason, RankLoad};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_load::LoadReporter;
 use std::time::Duration;
 use tracing::{info, warn};

@@ -1,7 +1,7 @@
 //! Observations of a rank by the control plane.
 
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::FirstBytes;
+use forebay_board::FirstBytes;
 
 /// Observations of a rank since the last look.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,7 +18,8 @@ use self::rules::EjectionRules;
 use self::silence::Silence;
 use self::speed::{FirstByteSpeed, SPEED_STEPS, lower_median};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::{EjectReason, FleetSnapshot, Role, WorkerState};
+use forebay_board::EjectReason;
+use forebay_fleet::worker::{FleetSnapshot, Role, WorkerState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Conditions and pauses of ejection, by the configuration.
 
+use forebay_board::EjectReason;
 use forebay_config::Config;
-use forebay_fleet::worker::EjectReason;
 use std::time::Duration;
 
 /// Pause of a slow rank, in multiples of `health.slow_after`.

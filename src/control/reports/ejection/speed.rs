@@ -2,7 +2,7 @@
 //! of prompts is no fault. Older samples fade.
 
 use forebay_base::NanosSinceStart;
-use forebay_fleet::worker::FirstBytes;
+use forebay_board::FirstBytes;
 use std::time::Duration;
 
 /// Comparisons of ranks in each `health.slow_after`.

@@ -2,8 +2,9 @@
 //! prefills.
 
 use super::*;
+use forebay_board::FirstBytes;
 use forebay_config::Config;
-use forebay_fleet::worker::{FirstBytes, Worker, pools, test_support};
+use forebay_fleet::worker::{Worker, pools, test_support};
 use std::sync::Arc;
 
 const R: [RankIndex; 4] = [RankIndex(0), RankIndex(1), RankIndex(2), RankIndex(3)];

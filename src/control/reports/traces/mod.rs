@@ -12,7 +12,7 @@ use forebay_base::limits::{
     TRACE_RETRY_AFTER_MAX, TRACE_SPANS_WAITING_MAX,
 };
 use forebay_base::{NanosSinceStart, since_1970};
-use forebay_config::{TracesConfig, WorkerUrl, read_header_file};
+use forebay_config::{TracesConfig, read_header_file};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -171,8 +171,8 @@ fn client(config: &TracesConfig) -> Result<Client, String> {
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(config.timeout)
         .default_headers(fields);
-    let url = config.endpoint.as_deref().and_then(|url| WorkerUrl::parse(url).ok());
-    if let Some(url) = url.filter(|url| url.is_tls) {
+    let server = config.server().and_then(Result::ok);
+    if let Some(url) = server.filter(|url| url.is_tls) {
         let files = ConnectFiles { ca: config.ca.clone(), certificate: None };
         let connector = Connector::read(&files, &url.host).map_err(|error| error.to_string())?;
         builder = builder.use_preconfigured_tls(connector.config());

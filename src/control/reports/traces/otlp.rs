@@ -3,8 +3,8 @@
 
 use forebay_base::limits::TRACESTATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::mailbox::{LegTrace, RequestTrace, StepKind, TraceRecord, TraceStep};
 use forebay_fleet::worker::FleetSnapshot;
+use forebay_mailbox::{LegTrace, RequestTrace, StepKind, TraceRecord, TraceStep};
 use serde::Serialize;
 use std::borrow::Cow;
 

@@ -14,7 +14,7 @@
 //! [`CONTINUED_IDS_MAX`] ids of a stream, [`CONTINUED_EVENT_BYTES_MAX`] bytes of an event,
 //! [`CONTINUED_BODY_BYTES_MAX`] bytes of a request.
 
-mod asked;
+mod continuation_members;
 mod event;
 mod overlong;
 #[cfg(test)]
@@ -23,10 +23,10 @@ mod rewrite;
 #[cfg(test)]
 mod tests;
 
-use asked::RestAsked;
+use continuation_members::ContinuationMembers;
 use event::{TokenEvent, push_ids};
 use forebay_base::limits::{CONTINUED_BODY_BYTES_MAX, CONTINUED_IDS_MAX};
-use forebay_fleet::account::NoContinuation;
+use forebay_board::account::NoContinuation;
 use forebay_fleet::tenant::TokenUsage;
 use forebay_http1::push_decimal;
 use forebay_json::{CutPart, EventCutter, data_of, is_comment};
@@ -37,7 +37,7 @@ use rewrite::{EventShape, is_failure, slice, without_ids};
 /// The part of a stream that the client has.
 #[derive(Debug)]
 pub struct Transcript {
-    asked: RestAsked,
+    asked: ContinuationMembers,
     /// Output tokens that the context leaves, where the request has no limit of its own.
     context_room: Option<u64>,
     events: EventCutter,
@@ -101,7 +101,7 @@ impl Transcript {
             _ => return Err(NoContinuation::Request),
         };
         let body = Some(body).filter(|body| body.len() <= CONTINUED_BODY_BYTES_MAX);
-        let asked = body.and_then(|body| RestAsked::read(body, is_chat));
+        let asked = body.and_then(|body| ContinuationMembers::read(body, is_chat));
         Ok(Self {
             asked: asked.ok_or(NoContinuation::Request)?,
             context_room: None,

@@ -1,7 +1,7 @@
 //! Events that are too long to be read: their lists of ids are not for the client.
 
 use super::Transcript;
-use forebay_fleet::account::NoContinuation;
+use forebay_board::account::NoContinuation;
 use forebay_prompt::parse::Endpoint;
 
 #[test]

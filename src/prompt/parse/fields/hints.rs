@@ -20,8 +20,8 @@
 
 use super::priority;
 use forebay_config::QUEUE_CLASSES;
-use forebay_fleet::mailbox::Caller;
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
+use forebay_mailbox::Caller;
 use std::time::Duration;
 
 /// A longer deadline counts as absent.

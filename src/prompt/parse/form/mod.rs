@@ -7,8 +7,8 @@
 //! bytes, and `model` appears once.
 
 use super::ScanError;
-use super::fields::owned::is_owned;
 use super::fields::parameters::{Parameters, is_token, names_in};
+use super::fields::router_members::is_owned;
 use super::form_type::{FormType, form, is_charset_parameter, is_utf8};
 use super::prompt::narrow;
 use super::request::{ApiRequest, Endpoint, TEXTS_MAX, TextMember};

@@ -3,8 +3,8 @@
 //! The last of duplicate keys counts, in any spelling (`"mod\u0065l"`), as in the engines' parsers.
 
 use super::ScanError;
-use super::fields::owned::OWNED;
 use super::fields::priority;
+use super::fields::router_members::OWNED;
 use super::lengths::{lengths_of, own_lengths_of};
 use super::messages::{MessageList, message_list, message_span};
 use super::prompt::{narrow, prompt};

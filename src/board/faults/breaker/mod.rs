@@ -1,0 +1,502 @@
+//! The breaker of a rank: passive outlier detection, in words of the rank's cell of the load board.
+//! Each shard updates the words when a request ends. The control plane ejects a rank through the
+//! same words; only the control plane ends an ejection ([`crate::EjectReason`]).
+//!
+//! | state | requests that the failures concern | next state |
+//! |---|---|---|
+//! | closed | all | half open, when the rank fails more than its siblings |
+//! | half open | a single trial at a time | closed by successes, paused by a failed trial |
+//! | paused | none | half open, when the pause ends |
+//!
+//! * **Score.** Each failure adds its weight, each success halves the score. The share of failures
+//!   among the latest requests is counted separately: a rank that fails every second request has a
+//!   low score.
+//! * **Witnesses.** Failures of a single caller or model concern only requests of that caller or
+//!   model. A failure of a second caller or model on the rank widens the scope.
+//! * **Siblings.** A rank leaves the state *closed* only while a sibling does better; the best rank
+//!   never leaves it: see [`LoadBoard::hold_against`].
+//! * **Trials.** A trial that an engine answers with an error is retried on a sibling, and the
+//!   client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
+//!   paused. If the sibling fails too, the request is to blame, and the next request is the trial.
+//! * **Pauses** grow, until the rank has served [`STREAK_MAX`] requests in a row. The first success
+//!   closes the breaker of a rank that was not paused, unless its share of failures is high. A rank
+//!   that was paused has to serve more trials, so that a rank with occasional failures gets only
+//!   trials.
+
+use super::tag::{Tag, Witness};
+use crate::LoadBoard;
+use crate::RankLoad;
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_fleet::worker::Requester;
+use forebay_ring::sync::Ordering;
+use std::time::Duration;
+
+/// Each pause is this many times as long as the pause before.
+const PAUSE_GROWTH: u32 = 4;
+/// Longest pause, unless the first pause is longer. A failed trial delays its client only a moment,
+/// and a recovered rank is missed while its siblings are full.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// A trial that takes longer than this no longer blocks other trials.
+const TRIAL_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Most pauses that are counted.
+const LEVEL_MAX: u32 = 15;
+/// Trials in a row that a rank has to serve per pause before it serves all requests again.
+const TRIALS_PER_LEVEL: u32 = 4;
+/// Successes in a row after which the next pause is a first pause again.
+const STREAK_MAX: u32 = 16;
+/// A rank is worse than its best sibling if its score is this many times as high.
+const WORSE_FACTOR: u32 = 3;
+/// A rank is also worse than its best sibling if it fails this many more of its latest requests, of
+/// 256.
+const WORSE_SHARE: u32 = 64;
+/// Number of requests that the share of failures averages over.
+const SHARE_REQUESTS: u32 = 16;
+/// Score that a rank keeps when another caller or model fails there: a single failure.
+const SCORE_WIDENED: u32 = FailureWeight::Failed as u32;
+
+/// Layout of the word `history`, from the lowest bit: successes in a row since the last failure,
+/// pauses (the level), the share of failures, doubts.
+const LEVEL_BIT: u32 = 8;
+const SHARE_BIT: u32 = 12;
+const DOUBTS_BIT: u32 = 20;
+const ONE_DOUBT: u32 = 1 << DOUBTS_BIT;
+const STREAK_MASK: u32 = (1 << LEVEL_BIT) - 1;
+const LEVEL_MASK: u32 = ((1 << SHARE_BIT) - 1) & !STREAK_MASK;
+const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
+const SHARE_MASK: u32 = !(DOUBTS_MASK | LEVEL_MASK | STREAK_MASK);
+const SHARE_MAX: u32 = SHARE_MASK >> SHARE_BIT;
+const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX <= LEVEL_MASK >> LEVEL_BIT);
+
+/// Weight of a failure in the score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureWeight {
+    /// The rank refused the request as wrong (4xx). Callers cause most of these refusals.
+    Refused = 1,
+    /// The rank failed the request.
+    Failed = 2,
+}
+
+/// Requests that a failure counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureScope {
+    /// The request alone: other requests of its caller may fail too.
+    Caller,
+    /// The model on the rank: the same request was served by another rank.
+    Model,
+    /// The rank: no request could have caused the failure.
+    Rank,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankFailure {
+    pub rank: RankIndex,
+    pub requester: Requester,
+    /// Requests that the failure counts against.
+    pub scope: FailureScope,
+    pub weight: FailureWeight,
+    /// Status of the answer; 0 without an answer.
+    pub status: u16,
+    /// The request was a trial, and the rank is to blame.
+    pub is_trial: bool,
+}
+
+/// Conditions and length of a pause.
+#[derive(Clone, Copy, Debug)]
+pub struct BreakerRules {
+    /// Failures after which a rank may be paused.
+    pub failures: u32,
+    pub open: Duration,
+}
+
+/// Result of a claim on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerClaim {
+    /// No pause covers the request.
+    Free,
+    /// The rank is half open, and this request is its trial.
+    Trial,
+}
+
+/// Failures held against a rank, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldFailures {
+    /// Weights of failures, less what successes took off.
+    pub score: u32,
+    /// Status of the last failure; 0 without an answer.
+    pub status: u16,
+    pub is_one_model: bool,
+    pub is_one_caller: bool,
+    /// End of the pause; 0: no pause.
+    pub until: NanosSinceStart,
+    /// Pauses since the rank last had [`STREAK_MAX`] successes in a row.
+    pub pauses: u32,
+}
+
+impl LoadBoard {
+    /// Counts a failure of a rank, and half-opens the rank if it does worse than `siblings`: other
+    /// ranks that are up and serve the same model and leg.
+    ///
+    /// A rank is worse if its score exceeds [`WORSE_FACTOR`] times the score of its best sibling by
+    /// [`BreakerRules::failures`] failures. It is also worse if its share of failures exceeds the
+    /// share of that sibling by [`WORSE_SHARE`]. Failures of the sibling for other callers or
+    /// models do not count. The breaker of the best rank is closed. So requests that fail
+    /// everywhere remove no rank, and a rank that fails requests which other ranks serve is removed
+    /// after few failures.
+    ///
+    /// A failed trial pauses the rank, and so does a failure with [`FailureScope::Rank`].
+    pub fn hold_against(
+        &self,
+        failure: RankFailure,
+        siblings: impl Iterator<Item = RankIndex>,
+        rules: BreakerRules,
+        now: NanosSinceStart,
+    ) {
+        let RankFailure { rank, requester, .. } = failure;
+        let Some(load) = self.rank(rank) else { return };
+        load.count_failure(failure);
+        let best = siblings
+            .filter(|sibling| *sibling != rank)
+            .filter_map(|sibling| Some((sibling, self.rank(sibling)?)))
+            .filter(|(_, load)| load.ejected().is_none())
+            .min_by_key(|(_, load)| (load.record_of(requester), load.is_open_for(requester)));
+        // Without a sibling the rank always serves: see `Requester::is_forced`.
+        let Some((sibling, best)) = best else { return };
+        if !load.is_worse_than(best, requester, rules) {
+            if load.is_open_for(requester) && load.reopen() {
+                self.room_made(rank);
+            }
+            return;
+        }
+        if failure.is_trial || failure.scope == FailureScope::Rank {
+            load.pause(rules.open, now);
+        } else if !load.is_open() {
+            load.half_open(now);
+        }
+        if best.is_open_for(requester) && best.reopen() {
+            self.room_made(sibling);
+        }
+    }
+}
+
+impl RankLoad {
+    /// May a request be sent to the rank now? In half-open state a single request gets `true`;
+    /// its outcome decides. Without a `requester`: does the rank accept some callers?
+    #[must_use]
+    #[inline]
+    pub fn breaker_admits(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
+        !self.is_open() || self.admits_while_open(now, requester)
+    }
+
+    #[cold]
+    fn admits_while_open(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
+        // ordering: a single word, monotone between successes; pairs with the store in `pause`.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        open_until == 0
+            || (now.0 >= open_until && !self.trial_taken())
+            || self.trial_is_long(now)
+            || (self.ejected().is_none() && !self.covers(requester))
+    }
+
+    /// Is the rank paused or half open for requests of this caller and model?
+    #[must_use]
+    pub fn is_open_for(&self, requester: Requester) -> bool {
+        self.is_open() && (self.ejected().is_some() || self.covers(Some(requester)))
+    }
+
+    /// Claims the trial of a half-open rank, after the rank was selected. `None`: another request
+    /// has the trial.
+    #[must_use]
+    #[inline]
+    pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
+        if self.is_open() {
+            self.claim_while_open(now, requester)
+        } else {
+            Some(BreakerClaim::Free)
+        }
+    }
+
+    #[cold]
+    fn claim_while_open(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
+        // ordering: pairs with `pause`; a stale 0 sends an extra request.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        let concerns = || !requester.is_forced && self.covers(Some(requester));
+        if open_until == 0 || (self.ejected().is_none() && !concerns()) {
+            return Some(BreakerClaim::Free);
+        }
+        // ordering: the swap picks a single winner and publishes nothing else.
+        let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
+        if (won || self.trial_is_long(now)) && self.ejected().is_none() {
+            let at = now.0.max(1);
+            // ordering: as above. Start of the trial: of two requests that find the trial too long,
+            // the compare-exchange picks a winner.
+            let relaxed = Ordering::Relaxed;
+            let next = self.open_until_ns.compare_exchange(open_until, at, relaxed, relaxed);
+            return (won || next.is_ok()).then_some(BreakerClaim::Trial);
+        }
+        won.then_some(BreakerClaim::Trial)
+    }
+
+    /// A whole answer may take minutes: after [`TRIAL_WAIT_MAX`], the next request is a trial too.
+    fn trial_is_long(&self, now: NanosSinceStart) -> bool {
+        // ordering: hints; pair with `claim`.
+        let open_until = self.open_until_ns.load(Ordering::Relaxed);
+        let long = NanosSinceStart(open_until).plus(TRIAL_WAIT_MAX);
+        self.ejected().is_none() && self.trial_taken() && now >= long
+    }
+
+    /// The rank served a request. Failures of another model alone stay.
+    #[inline]
+    pub fn succeeded(&self, requester: Requester) {
+        // ordering: a hint; pairs with `count_failure`, `pause` and `doubted`.
+        if self.failures() != 0 || self.is_open() || self.history.load(Ordering::Relaxed) != 0 {
+            self.count_success(requester);
+        }
+    }
+
+    #[cold]
+    fn count_success(&self, requester: Requester) {
+        let witness = self.witness();
+        if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
+            return self.answered();
+        }
+        // A success after a flood of failures counts as much as a success after a few failures.
+        let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
+        // ordering: independent words, each a hint; of two successes at once the later store wins.
+        self.failures.store(left, Ordering::Relaxed);
+        let level = self.level();
+        let mut streak = 0;
+        let mut share = 0;
+        self.change_history(|word| {
+            streak = (word & STREAK_MASK) + 1;
+            share = (word & SHARE_MASK) >> SHARE_BIT;
+            share -= share.div_ceil(SHARE_REQUESTS);
+            match word & LEVEL_MASK {
+                0 => share << SHARE_BIT,
+                _ if streak >= STREAK_MAX => share << SHARE_BIT,
+                level => share << SHARE_BIT | level | streak,
+            }
+        });
+        // The head of an answer may come from a server with a hanging engine.
+        if self.ejected().is_none() && self.is_open() {
+            let is_enough = match level {
+                0 => share < WORSE_SHARE,
+                _ => streak >= level.saturating_mul(TRIALS_PER_LEVEL).min(STREAK_MAX),
+            };
+            if is_enough {
+                self.close();
+            } else {
+                self.trial_abandoned();
+            }
+        }
+    }
+
+    /// The rank answered that it has no room: it did not cause the failures that it shares with
+    /// another rank.
+    pub fn answered(&self) {
+        self.change_history(|word| word & !DOUBTS_MASK);
+    }
+
+    fn change_history(&self, mut change: impl FnMut(u32) -> u32) {
+        // ordering: an independent word, read as a hint; the read-modify-write keeps its parts.
+        let _ = self.history.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+            Some(change(word)).filter(|changed| *changed != word)
+        });
+    }
+
+    fn level(&self) -> u32 {
+        // ordering: a hint; pairs with `change_history`.
+        (self.history.load(Ordering::Relaxed) & LEVEL_MASK) >> LEVEL_BIT
+    }
+
+    /// Score and share of failures that concern requests of this caller and model.
+    fn record_of(&self, requester: Requester) -> (u32, u32) {
+        if !self.covers(Some(requester)) {
+            return (0, 0);
+        }
+        (self.failures(), self.share())
+    }
+
+    /// Share of failures among its latest requests, of [`SHARE_MAX`].
+    fn share(&self) -> u32 {
+        // ordering: a hint; pairs with `change_history`.
+        (self.history.load(Ordering::Relaxed) & SHARE_MASK) >> SHARE_BIT
+    }
+
+    fn is_worse_than(&self, best: &Self, requester: Requester, rules: BreakerRules) -> bool {
+        let (score, share) = self.record_of(requester);
+        let (best_score, best_share) = best.record_of(requester);
+        // After a pause a single failure is enough, until the rank has served [`STREAK_MAX`]
+        // requests.
+        let failures = if self.level() == 0 { rules.failures } else { 1 };
+        let enough = failures.saturating_mul(FailureWeight::Failed as u32);
+        score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best_score))
+            // A rank with few requests has an old share: its score is more reliable.
+            || score >= best_score && share >= best_share + WORSE_SHARE
+    }
+
+    fn count_failure(&self, failure: RankFailure) {
+        let Requester { caller, model, .. } = failure.requester;
+        let (caller, model) = match failure.scope {
+            FailureScope::Caller => (Tag::of_caller(caller), Tag::of_model(model)),
+            FailureScope::Model => (Tag::SEVERAL, Tag::of_model(model)),
+            FailureScope::Rank => (Tag::SEVERAL, Tag::SEVERAL),
+        };
+        let before = self.failures();
+        let seen = self.witness();
+        // Blame of a paused rank stays until the rank has served [`STREAK_MAX`] requests in a row.
+        let is_first = before == 0 && self.level() == 0 && self.share() == 0;
+        let (caller, model) = match is_first {
+            true => (caller, model),
+            false => (seen.caller.with(caller), seen.model.with(model)),
+        };
+        let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
+        // Most 4xx are caused by the request: they do not widen the scope of 5xx and broken
+        // answers.
+        let is_refused = |status| (300..500).contains(&status);
+        let is_other_model = !is_first && model != seen.model;
+        if is_other_model && is_refused(failure.status) && !is_refused(seen.status) {
+            return;
+        }
+        // Failures of a single caller or model are no evidence for other callers and models.
+        let score = if is_widened { before.min(SCORE_WIDENED) } else { before };
+        let weight = failure.weight as u32;
+        // ordering: independent words, each a hint; of two failures at once the count may miss the
+        // first.
+        self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
+        let witness = Witness { caller, model, status: failure.status };
+        // ordering: a hint; pairs with `covers`.
+        self.witnesses.store(witness.word(), Ordering::Relaxed);
+        // The streak of successes ends, the level stays.
+        self.change_history(|word| {
+            let share = if is_widened { 0 } else { (word & SHARE_MASK) >> SHARE_BIT };
+            let more =
+                (SHARE_MAX - share) * weight / (FailureWeight::Failed as u32 * SHARE_REQUESTS);
+            word & (DOUBTS_MASK | LEVEL_MASK) | (share + more) << SHARE_BIT
+        });
+    }
+
+    /// Takes back a failure that the request itself caused: a sibling failed it too.
+    pub fn forgive(&self) {
+        let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed as u32));
+        // ordering: a count; the read-modify-write makes it exact.
+        let before = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.change_history(|word| {
+            let share = (word & SHARE_MASK) >> SHARE_BIT;
+            word & !SHARE_MASK | share.saturating_sub(SHARE_MAX / SHARE_REQUESTS) << SHARE_BIT
+        });
+        if before.is_ok_and(|before| before <= FailureWeight::Failed as u32) {
+            let _ = self.reopen();
+        }
+    }
+
+    /// Single requests try the rank from now on.
+    fn half_open(&self, now: NanosSinceStart) {
+        // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
+        // since 0 means closed.
+        self.open_until_ns.fetch_max(now.0.max(1), Ordering::Relaxed);
+        // ordering: as above.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// Begins a pause, unless a pause is running. Failures during a pause are of earlier requests.
+    fn pause(&self, first: Duration, now: NanosSinceStart) {
+        // ordering: a hint; pairs with the store below.
+        if self.open_until_ns.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        let level = self.level();
+        let long = first.saturating_mul(PAUSE_GROWTH.saturating_pow(level));
+        let until = now.plus(long.min(PAUSE_MAX.max(first)));
+        self.change_history(|word| word & DOUBTS_MASK | (level + 1).min(LEVEL_MAX) << LEVEL_BIT);
+        // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
+        // since 0 means closed. Not before the end of an ejection.
+        self.open_until_ns.fetch_max(until.0.max(1), Ordering::Relaxed);
+        // The failed trial is over: the next half-open state has a new trial.
+        // ordering: as above.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// Closes the breaker of the best rank. False: it was closed, or the rank is ejected.
+    #[must_use]
+    pub fn reopen(&self) -> bool {
+        let is_paused = self.is_open() && self.ejected().is_none();
+        if is_paused {
+            self.close();
+        }
+        is_paused
+    }
+
+    /// The trial ended without an outcome: the client left, or the request was to blame. The next
+    /// request may try. Only the request that has claimed the trial calls this.
+    pub fn trial_abandoned(&self) {
+        // ordering: pairs with the swap in `claim`.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// The score: weights of failures, halved by successes.
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        // ordering: statistic; pairs with nothing.
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// True while the breaker is paused or half open.
+    #[must_use]
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        // ordering: statistic; pairs with nothing.
+        self.open_until_ns.load(Ordering::Relaxed) != 0
+    }
+
+    #[must_use]
+    pub fn held(&self) -> Option<HeldFailures> {
+        let score = self.failures();
+        let Witness { caller, model, status } = self.witness();
+        (score > 0 || self.level() > 0).then(|| HeldFailures {
+            score,
+            status,
+            is_one_model: model != Tag::SEVERAL,
+            is_one_caller: caller != Tag::SEVERAL,
+            // ordering: statistic; pairs with nothing.
+            until: NanosSinceStart(self.open_until_ns.load(Ordering::Relaxed)),
+            pauses: self.level(),
+        })
+    }
+
+    /// Counts a failure that this rank shares with another rank. Returns how many such failures in
+    /// a row came before.
+    pub(crate) fn doubted(&self) -> u32 {
+        // ordering: a count; pairs with the store in `change_history`.
+        self.history.fetch_add(ONE_DOUBT, Ordering::Relaxed) >> DOUBTS_BIT
+    }
+
+    pub(crate) fn close(&self) {
+        // ordering: independent words, each a hint; pairs with `breaker_admits`.
+        self.open_until_ns.store(0, Ordering::Relaxed);
+        // ordering: as above.
+        self.trial.store(false, Ordering::Relaxed);
+    }
+
+    /// Has a request claimed the trial?
+    #[must_use]
+    pub fn trial_taken(&self) -> bool {
+        // ordering: a hint; `claim` decides.
+        self.trial.load(Ordering::Relaxed)
+    }
+
+    fn witness(&self) -> Witness {
+        // ordering: a hint; pairs with the store in `count_failure`.
+        Witness::of(self.witnesses.load(Ordering::Relaxed))
+    }
+
+    /// Do the failures concern requests of this caller and model?
+    fn covers(&self, requester: Option<Requester>) -> bool {
+        let Witness { caller, model, .. } = self.witness();
+        let Some(requester) = requester else { return caller == Tag::SEVERAL };
+        model.covers(Tag::of_model(requester.model))
+            && caller.covers(Tag::of_caller(requester.caller))
+    }
+}
+
+#[cfg(test)]
+mod tests;

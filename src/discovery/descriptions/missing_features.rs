@@ -1,0 +1,132 @@
+//! Features that a worker lacks for exact routing, with advice. Sans-IO.
+
+use super::description::{DescribedRank, Description};
+use crate::model_text::FoundText;
+use forebay_fleet::worker::Dialect;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A missing or wrong feature.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MissingFeature {
+    /// The missing or wrong feature.
+    pub what: String,
+    /// Advice for the operator.
+    pub help: String,
+}
+
+impl MissingFeature {
+    pub(crate) fn new(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { what: what.into(), help: help.into() }
+    }
+}
+
+/// Features that policy `kv` misses on a worker.
+#[must_use]
+pub fn lacks(
+    description: &Description,
+    texts: &BTreeMap<Arc<str>, FoundText>,
+) -> Vec<MissingFeature> {
+    let mut lacks = Vec::new();
+    for (model, found) in texts {
+        if found.text.is_none() && !description.listing.is_nothing() {
+            let what = format!("no tokenizer for model `{model}`: its prompts are not matched");
+            lacks.push(MissingFeature::new(what, format!("set `model_dir` ({})", found.note)));
+        }
+    }
+    let ranks = &description.ranks;
+    let (caching, events) = match description.dialect {
+        Dialect::Vllm => VLLM,
+        Dialect::Sglang => SGLANG,
+        // For an unknown engine no advice is possible.
+        Dialect::Openai => return lacks,
+    };
+    let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
+    if some(&|rank| rank.reuses_prefixes == Some(false)) {
+        let what = "prefix caching is off: the engine computes each prompt anew";
+        lacks.push(MissingFeature::new(what, caching));
+    }
+    if some(&|rank| rank.events.is_none()) {
+        let what = "no KV events: what its caches hold is guessed";
+        lacks.push(MissingFeature::new(what, events));
+    } else if some(&|rank| rank.events.as_ref().is_some_and(|events| events.replay.is_none())) {
+        let what = "no replay of KV events: a lost batch empties what is known of the cache";
+        lacks.push(MissingFeature::new(
+            what,
+            "add `replay_endpoint` to --kv-events-config, or set `replay`",
+        ));
+    }
+    lacks
+}
+
+/// Advice to enable prefix caching, and to publish KV events.
+const VLLM: (&str, &str) = (
+    "start vLLM without --no-enable-prefix-caching",
+    "start vLLM with --kv-events-config '{\"enable_kv_cache_events\":true,\
+     \"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\
+     \"replay_endpoint\":\"tcp://*:5657\"}'; vLLM older than 0.31 needs `kv_events` too",
+);
+const SGLANG: (&str, &str) = (
+    "start SGLang without --disable-radix-cache",
+    "start SGLang with --kv-events-config '{\"publisher\":\"zmq\",\
+     \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5657\"}'",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptions::description::{EventAnnouncement, Listing, ServerTraits};
+    use forebay_fleet::worker::Role;
+    use forebay_zmq::ZmqEndpoint;
+
+    fn described(rank: DescribedRank) -> Description {
+        Description {
+            dialect: Dialect::Vllm,
+            models: Vec::new(),
+            listing: Listing::Any,
+            ranks: vec![rank],
+            role: Role::Both,
+            source: None,
+            server: ServerTraits::default(),
+        }
+    }
+
+    fn whats(description: &Description) -> Vec<String> {
+        lacks(description, &BTreeMap::new()).into_iter().map(|lack| lack.what).collect()
+    }
+
+    #[test]
+    fn each_lack_is_named_once() {
+        let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
+        let found = whats(&described(bare));
+        assert!(found[0].contains("prefix caching is off"), "{found:?}");
+        assert!(found.len() == 2 && found[1].contains("no KV events"), "{found:?}");
+        let endpoint = ZmqEndpoint::parse("tcp://127.0.0.1:1", "h").unwrap();
+        let announced = EventAnnouncement { endpoint, replay: None, topic: String::new() };
+        let rank = DescribedRank {
+            events: Some(announced.clone()),
+            reuses_prefixes: Some(true),
+            ..DescribedRank::default()
+        };
+        let found = whats(&described(rank.clone()));
+        assert!(found.len() == 1 && found[0].contains("no replay"), "{found:?}");
+        let replay = ZmqEndpoint::parse("tcp://127.0.0.1:2", "h").unwrap();
+        let events = Some(EventAnnouncement { replay: Some(replay), ..announced });
+        assert_eq!(whats(&described(DescribedRank { events, ..rank })), [""; 0]);
+    }
+
+    #[test]
+    fn an_unknown_engine_is_not_blamed() {
+        let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
+        let plain = Description { dialect: Dialect::Openai, ..described(bare) };
+        assert_eq!(whats(&plain), [""; 0]);
+    }
+
+    #[test]
+    fn a_model_without_a_tokenizer_says_why() {
+        let text = FoundText { note: "no files".to_owned(), ..FoundText::default() };
+        let texts = BTreeMap::from([(Arc::from("m"), text)]);
+        let found = lacks(&described(DescribedRank::default()), &texts);
+        assert!(found[0].what.contains("`m`") && found[0].help.contains("no files"), "{found:?}");
+    }
+}

@@ -1,7 +1,0 @@
-//! Failures of ranks: breakers, ejection, blame and refusals.
-
-pub(crate) mod breaker;
-pub(crate) mod doubt;
-pub(crate) mod ejection;
-pub(crate) mod refusal;
-pub(crate) mod tag;
