@@ -20,7 +20,7 @@ const SETS: [AsciiSet; 2] = {
 #[derive(Debug)]
 pub(super) struct HeadRuns<'a> {
     head: &'a [u8],
-    /// The block whose ends are known.
+    /// Number of the block of `ends`.
     block: usize,
     ends: BlockEnds,
 }

@@ -35,13 +35,6 @@ impl ShortText {
         self.length = 0;
     }
 
-    /// A whole string without an escape was read.
-    pub(crate) fn set(&mut self, text: &[u8]) {
-        self.begin();
-        self.push(text);
-        self.state = TextState::Outside;
-    }
-
     /// The string, if it is short and has no escape.
     pub(crate) fn name(&self) -> &[u8] {
         let length = usize::from(self.length);

@@ -14,8 +14,8 @@ pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
         let found = find_equal(block, b'\\');
         let tail = match found {
             0 => plain_run(rest, out),
-            // Text with escapes mostly has another one soon. A block of fixed length is copied
-            // without a call.
+            // Behind an escape, text mostly has another escape soon. A block of fixed length is
+            // copied without a call.
             _ => {
                 let plain_bytes = found.trailing_zeros() as usize;
                 let length = out.len() + plain_bytes;
@@ -35,7 +35,7 @@ pub fn unescape_into(escaped: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Copies the bytes before the first backslash, and returns the others.
+/// Copies the bytes before the first backslash, and returns the rest of the text.
 fn plain_run<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
     let at = memchr(b'\\', text).unwrap_or(text.len());
     let (plain, tail) = text.split_at(at);

@@ -43,16 +43,6 @@ impl MemberIndex {
         u8::try_from(position).ok().map(Self)
     }
 
-    /// Of the member of the object itself that begins here with its quoted name and a colon, and
-    /// the name. Members that are objects are left out.
-    pub(crate) fn plain(data: &[u8]) -> Option<(Self, &'static [u8])> {
-        let rest = data.strip_prefix(b"\"")?;
-        let is_here =
-            |name: &[u8]| rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"\":"));
-        let mut known = (0..DETAILS).zip(NAMES);
-        known.find(|(_, name)| is_here(name)).map(|(place, name)| (Self(place), name))
-    }
-
     /// Of a member of the details at this place.
     pub(crate) fn within(self, name: &[u8]) -> Option<Self> {
         (self.is_details() && name == CACHED_NAME).then_some(self)

@@ -94,13 +94,6 @@ impl UsageObject {
                 at += self.skip_list(data.get(at..).unwrap_or_default());
                 continue;
             }
-            if byte == b'"' && self.depth == 1 {
-                let taken = self.plain_member(data.get(at..).unwrap_or_default());
-                at += taken;
-                if taken > 0 {
-                    continue;
-                }
-            }
             at += 1;
             if byte.is_ascii_digit() {
                 self.member.value = self.member.value.with(byte - b'0');
@@ -115,27 +108,6 @@ impl UsageObject {
             }
         }
         ObjectEnd::Open
-    }
-
-    /// Takes a member with a known name and a plain number, as engines write them, if both are
-    /// whole. Returns the bytes taken, without the byte behind the number.
-    fn plain_member(&mut self, data: &[u8]) -> usize {
-        let Some((place, name)) = MemberIndex::plain(data) else { return 0 };
-        let head_bytes = name.len() + 3;
-        let rest = data.get(head_bytes..).unwrap_or_default();
-        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit());
-        let value = MemberValue::Empty;
-        let (count, value) =
-            digits.fold((0, value), |(count, value), digit| (count + 1, value.with(digit - b'0')));
-        let is_whole = count > 0 && matches!(rest.get(count), Some(b',' | b'}'));
-        if !is_whole || self.read.saturating_add(head_bytes) >= USAGE_BYTES_MAX {
-            return 0;
-        }
-        self.read += head_bytes;
-        self.text.set(name);
-        self.numbers.set(place, None);
-        self.member = OpenMember { place: Some(place), details: self.member.details, value };
-        head_bytes + count
     }
 
     /// Skips to the next byte that counts in a list, and takes that byte.

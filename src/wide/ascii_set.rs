@@ -2,7 +2,7 @@
 
 /// Bytes of a block: a word of bits.
 pub const BLOCK_BYTES: usize = 64;
-type Block = [u8; BLOCK_BYTES];
+type TextBlock = [u8; BLOCK_BYTES];
 
 /// A set of bytes below 0x80.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +40,14 @@ impl AsciiSet {
         byte < 0x80 && row >> (byte >> 4) & 1 == 1
     }
 
-    fn members(&self, block: &Block) -> u64 {
+    fn members(&self, block: &TextBlock) -> u64 {
         block.iter().rev().fold(0, |found, byte| found << 1 | u64::from(self.has(*byte)))
     }
 }
 
 /// The members of each set in a block: a bit for each byte, the lowest for the first.
 #[must_use]
-pub fn find_members(block: &Block, sets: &[AsciiSet; 2]) -> [u64; 2] {
+pub fn find_members(block: &TextBlock, sets: &[AsciiSet; 2]) -> [u64; 2] {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, the only requirement of the function beside its types.
@@ -58,7 +58,7 @@ pub fn find_members(block: &Block, sets: &[AsciiSet; 2]) -> [u64; 2] {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{AsciiSet, Block};
+    use super::{AsciiSet, TextBlock};
     use crate::load::{half_vector, vector};
     use std::arch::x86_64::{
         __m256i, _mm256_and_si256, _mm256_broadcastsi128_si256, _mm256_cmpeq_epi8,
@@ -70,7 +70,7 @@ mod wide {
     const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 0, 0, 0, 0, 0, 0, 0, 0];
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn find_members(block: &Block, sets: &[AsciiSet; 2]) -> [u64; 2] {
+    pub(super) fn find_members(block: &TextBlock, sets: &[AsciiSet; 2]) -> [u64; 2] {
         let [low, high] = block.as_chunks::<32>().0 else { return [0; 2] };
         let tables = [doubled(&sets[0].rows), doubled(&sets[1].rows)];
         let low = half(low, tables);

@@ -101,7 +101,7 @@ async fn body(
             return Err(NoRequest::Silent);
         }
     }
-    let now = env.now();
+    let now = env.turn_began_at();
     let mut reading = BodyReading {
         env,
         give_up_at: now.plus(env.config().timeouts.body * BODY_TIMEOUTS_MAX),

@@ -256,7 +256,7 @@ fn passes_at(
     if is_paired || !going.endpoint.is_inference() {
         return None;
     }
-    let now = shard.env.now();
+    let now = shard.env.turn_began_at();
     let shows = going.body_start(&exchange.request.api) == BodyStart::Token;
     let kind = FirstTokenKind { shows, is_stream: shows && exchange.request.api.stream };
     let first_tokens = shard.workers.first_tokens(going.facts.model)?;
@@ -315,7 +315,7 @@ async fn exchange_with(
     let may_leave = may_leave(env, exchange, paired.is_some());
     let key = workers.key(plan.worker, plan.address);
     let mut is_resent = false;
-    let mut pooled = io.upstreams.borrow_mut().take(key, env.now(), is_long);
+    let mut pooled = io.upstreams.borrow_mut().take(key, env.turn_began_at(), is_long);
     loop {
         let reused = pooled.is_some();
         let mut upstream = match pooled.take() {

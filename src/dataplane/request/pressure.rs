@@ -32,7 +32,7 @@ pub(crate) fn with_time(routing: &RoutingState, stop: Stop) -> Stop {
 /// After an attempt the pools of its model may have room.
 pub(crate) fn relieve(env: &Env, workers: &Workers, routing: &RoutingState, model: ModelIndex) {
     // A single load of a rarely written cache line: every request passes here.
-    if !workers.board.windows().may_be_open(env.now()) {
+    if !workers.board.windows().may_be_open(env.turn_began_at()) {
         return;
     }
     routing.informed().relieve_model(&workers.fleet(), model, env.now());

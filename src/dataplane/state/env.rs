@@ -82,6 +82,12 @@ impl Env {
         self.clock.now()
     }
 
+    /// Start of this turn of the loop, at most a turn ago: reads no clock. For deadlines and ages,
+    /// not for times that are reported.
+    pub(crate) fn turn_began_at(&self) -> NanosSinceStart {
+        forebay_net::now().unwrap_or_else(|| self.clock.now())
+    }
+
     /// Adds 1 to a counter.
     pub(crate) fn count(&self, count: Count) {
         self.counters.add(count, 1);

@@ -101,7 +101,7 @@ impl Io {
 
     /// Keeps a connection for the next request to the same worker.
     pub(crate) fn keep(&self, env: &Env, upstream: Upstream) {
-        self.upstreams.borrow_mut().put(upstream, env.now());
+        self.upstreams.borrow_mut().put(upstream, env.turn_began_at());
     }
 
     /// Counts and logs a failed connection, if the router had no socket for it.
