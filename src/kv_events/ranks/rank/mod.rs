@@ -474,5 +474,3 @@ impl<'p> KvMessage<'p> {
         self.mark.number
     }
 }
-
-mod history;
