@@ -58,7 +58,7 @@ impl<'a> Choices<'a> {
         let kinds = if depth == 0 { 7 } else { 9 };
         match self.below(kinds) {
             0 => Value::Null,
-            1 => json!(self.byte() % 2 == 0),
+            1 => json!(self.byte().is_multiple_of(2)),
             2 => json!(i64::from(self.byte()) - 100),
             3 => json!(f64::from(self.byte()) * 1e-7),
             4 => {
@@ -184,7 +184,7 @@ impl<'a> Choices<'a> {
     fn part(&mut self, api: ChatApi) -> Value {
         match self.below(7) {
             0 => {
-                let is_closed = self.byte() % 2 == 0;
+                let is_closed = self.byte().is_multiple_of(2);
                 json!({ "type": "thinking", "thinking": self.text(), "closed": is_closed })
             }
             1 => json!({ "type": "refusal", "refusal": self.text() }),

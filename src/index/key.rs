@@ -65,7 +65,7 @@ impl BlockKey {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
-    /// [`BlockKey::child`] from the block's own hash (`XxHash3_64` of its bytes under the seed), which
+    /// [`BlockKey::child`] from the block's own hash (XXH3-64 of its bytes under the seed), which
     /// depends on no parent.
     #[must_use]
     pub fn child_of_hash(self, block_hash: u64) -> Self {

@@ -1,5 +1,5 @@
 //! The production code, run as a shard runs it: the index with its predictions, `Stages`, the
-//! request state machine, the owner of the queues. `src/dataplane` puts sockets around the same calls.
+//! request state machine, the owner of the queues. `src/dataplane` puts sockets around them too.
 
 use crate::fleet::fleet;
 use crate::index_memory::{IndexMemory, TOKEN_BYTES};

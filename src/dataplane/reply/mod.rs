@@ -3,3 +3,4 @@
 pub(crate) mod discard;
 pub(crate) mod early_head;
 pub(crate) mod refusal;
+pub(crate) mod unread_answer;

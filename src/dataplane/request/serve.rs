@@ -5,15 +5,14 @@ use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::{AnswerPhase, ConnectionReuse, HeadPhase};
 use crate::exchange::request::Request;
 use crate::exchange::{Exchange, RefusedExchange};
-use crate::ingress::{Conn, WriteEnd};
+use crate::ingress::Conn;
 use crate::intake::{client_identity, websocket};
-use crate::reply::refusal;
+use crate::reply::{refusal, unread_answer};
 use crate::resolve::{own_page, preflight};
 use crate::state::shard::Shard;
 use crate::story::facts::RequestedApi;
 use forebay_http1::{RequestHead, request_loop};
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
-use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
 /// Serves the request whose parsed head is in the buffers.
@@ -40,7 +39,7 @@ pub(crate) async fn serve(
     };
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
-            let Some(stop) = untaken(shard, conn).await else {
+            let Some(stop) = unread_answer::unread_reason(shard, conn).await else {
                 request.end(shard, &conn.client, None);
                 return after;
             };
@@ -55,20 +54,6 @@ pub(crate) async fn serve(
             request.end(shard, &conn.client, Some(&stop));
             reply(shard, conn, &request, stop).await
         }
-    }
-}
-
-/// Waits for a client that has not taken the end of its answer; the reason if the client never
-/// does. The record and the counters of the request then have that end.
-async fn untaken(shard: &Shard, conn: &mut Conn) -> Option<Stop> {
-    if !conn.is_behind() {
-        return None;
-    }
-    conn.wait_at_most(shard.env.config().timeouts.write);
-    match Box::pin(conn.flush()).await {
-        Ok(()) => None,
-        Err(WriteEnd::Gone) => Some(Stop::ClientGone),
-        Err(WriteEnd::Stalled) => Some(Stop::Cut(RelayError::ClientStalled)),
     }
 }
 
