@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_connection_is_small() {
         let bytes = future_bytes(&serve);
-        assert!(bytes <= 5_760, "the future of a connection has {bytes} bytes");
+        assert!(bytes <= 5_552, "the future of a connection has {bytes} bytes");
         // A request is boxed beside it.
         let boxed = size_of::<Request<'_>>();
         assert!(boxed <= 448, "a request has {boxed} bytes");

@@ -8,6 +8,7 @@ use crate::story::Story;
 use crate::story::event::{ExchangeEnd, MessageParts, RoutedHead};
 use crate::story::facts::RequestedApi;
 use forebay_base::NanosSinceStart;
+use forebay_base::limits::{INLINE_BODY_BYTES_MAX, MESSAGE_SPARE_BYTES_MAX};
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{bytes_of, header};
@@ -106,7 +107,8 @@ impl<'c> Request<'c> {
     pub(crate) fn take_message(&mut self, conn: &mut Conn, body_bytes: usize) {
         let end = (self.head.head_bytes + body_bytes).min(conn.input.len());
         let next = conn.input.split_off(end);
-        self.message = std::mem::replace(&mut conn.input, next);
+        let received = std::mem::replace(&mut conn.input, next);
+        self.message = fitted(received, |buffer| conn.recycle(buffer));
     }
 
     /// Reads the session from head and body.
@@ -174,6 +176,20 @@ impl<'c> Request<'c> {
     }
 }
 
+/// A message in a buffer of about its size. Buffers of reads are larger than most messages, and a
+/// request may wait minutes for its worker. `recycle` gets a buffer that the message has left.
+fn fitted(received: Vec<u8>, recycle: impl FnOnce(Vec<u8>)) -> Vec<u8> {
+    let spare_bytes = received.capacity().saturating_sub(received.len());
+    if spare_bytes <= MESSAGE_SPARE_BYTES_MAX || received.len() > INLINE_BODY_BYTES_MAX {
+        return received;
+    }
+    // Not `shrink_to_fit`: an allocator may shrink in place, and the pool would lose the buffer.
+    let mut message = Vec::with_capacity(received.len());
+    message.extend_from_slice(&received);
+    recycle(received);
+    message
+}
+
 impl Deref for Request<'_> {
     type Target = Buffers;
 
@@ -185,5 +201,32 @@ impl Deref for Request<'_> {
 impl DerefMut for Request<'_> {
     fn deref_mut(&mut self) -> &mut Buffers {
         self.buffers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{INLINE_BODY_BYTES_MAX, MESSAGE_SPARE_BYTES_MAX, fitted};
+    use forebay_base::limits::{READ_BYTES, STREAM_READ_BYTES};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever buffer received a message, the request holds little more than the message.
+        #[test]
+        fn a_message_that_waits_holds_little_beside_its_bytes(
+            len in 0..=INLINE_BODY_BYTES_MAX,
+            room in prop_oneof![Just(STREAM_READ_BYTES), Just(READ_BYTES), 0..200_000_usize],
+        ) {
+            let mut received = Vec::with_capacity(room.max(len));
+            received.extend((0..251_u8).cycle().take(len));
+            let expected = received.clone();
+            let room = received.capacity();
+            let mut left = None;
+            let message = fitted(received, |buffer| left = Some(buffer));
+            prop_assert!(message == expected);
+            prop_assert!(message.capacity() - message.len() <= MESSAGE_SPARE_BYTES_MAX);
+            let is_whole = left.is_none_or(|buffer| buffer.capacity() == room);
+            prop_assert!(is_whole, "the pool gets the buffer as it was");
+        }
     }
 }

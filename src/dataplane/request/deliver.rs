@@ -14,23 +14,28 @@ use crate::story::event;
 use forebay_board::account::Stage;
 use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop};
 
-/// Delivers the request until an answer or a final failure.
+/// Delivers the request until an answer or a final failure. Not an async function: that would store
+/// the exchange twice in the future of each connection.
 ///
 /// # Errors
 /// The request stops with a refusal, a cut stream, or a client that has left.
-pub(crate) async fn deliver<'c>(
+pub(crate) fn deliver<'c>(
     shard: &Shard,
     conn: &mut Conn,
     exchange: Exchange<'c, MatchPhase>,
-) -> Result<Exchange<'c, AnswerPhase>, RefusedExchange<'c>> {
+) -> impl Future<Output = Result<Exchange<'c, AnswerPhase>, RefusedExchange<'c>>> {
     let Exchange { request, phase } = exchange;
-    let MatchPhase { endpoint, newcomer, places: _places, facts, delivery } = phase;
+    let MatchPhase { endpoint, newcomer, places, facts, delivery } = phase;
     let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
     let mut flow = RequestFlow::new(facts, endpoint, body_bytes, newcomer);
     let mut exchange = Exchange { request, phase: delivery };
-    match drive(shard, conn, &mut exchange, &mut flow).await {
-        Ok(after) => Ok(exchange.next(AnswerPhase { after })),
-        Err(stop) => Err(exchange.stop(stop)),
+    async move {
+        let driven = drive(shard, conn, &mut exchange, &mut flow).await;
+        drop(places);
+        match driven {
+            Ok(after) => Ok(exchange.next(AnswerPhase { after })),
+            Err(stop) => Err(exchange.stop(stop)),
+        }
     }
 }
 
