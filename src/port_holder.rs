@@ -2,7 +2,7 @@
 //! when a port is in use.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 /// Tables of TCP sockets of this network namespace.
@@ -12,12 +12,11 @@ const LISTENS: &str = "0A";
 /// Most bytes of a process name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A process that listens on a port, for example `process 4711 (nginx)`. `None` if no process
-/// listens, or only root can see the process.
+/// A process that listens on an address, or on all addresses of its port, for example `process 4711
+/// (nginx)`. `None` if no process listens, or only root can see the process.
 pub(crate) fn process(address: SocketAddr) -> Option<String> {
     let tables = TABLES.map(|table| fs::read_to_string(table).unwrap_or_default());
-    let inodes: Vec<u64> =
-        tables.iter().flat_map(|table| listeners(table, address.port())).collect();
+    let inodes: Vec<u64> = tables.iter().flat_map(|table| listeners(table, address)).collect();
     if inodes.is_empty() {
         return None;
     }
@@ -35,17 +34,33 @@ pub(crate) fn process(address: SocketAddr) -> Option<String> {
     })
 }
 
-/// Inodes of the sockets that listen on `port`.
-fn listeners(table: &str, port: u16) -> Vec<u64> {
+/// Inodes of the listening sockets that keep another socket from listening on `address`.
+fn listeners(table: &str, address: SocketAddr) -> Vec<u64> {
     let inode = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let local = fields.nth(1)?;
-        let (_, hexadecimal) = local.rsplit_once(':')?;
-        let is_port = u16::from_str_radix(hexadecimal, 16) == Ok(port);
+        let (ip, port) = local.rsplit_once(':')?;
+        let is_port = u16::from_str_radix(port, 16) == Ok(address.port());
+        let ip = listed_ip(ip)?;
+        let is_same = ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified();
         let state = fields.nth(1)?;
-        (is_port && state == LISTENS).then(|| fields.nth(5)?.parse().ok())?
+        (is_port && is_same && state == LISTENS).then(|| fields.nth(5)?.parse().ok())?
     };
     table.lines().skip(1).filter_map(inode).collect()
+}
+
+/// An address of the tables: words of the address as it lies in memory, each in hexadecimal.
+fn listed_ip(text: &str) -> Option<IpAddr> {
+    let words = text.as_bytes().chunks(8).map(|word| {
+        let word = u32::from_str_radix(str::from_utf8(word).ok()?, 16).ok()?;
+        Some(word.to_ne_bytes())
+    });
+    let words: Vec<[u8; 4]> = words.collect::<Option<_>>()?;
+    if let [word] = *words {
+        return Some(Ipv4Addr::from(word).into());
+    }
+    let bytes: [u8; 16] = words.concat().try_into().ok()?;
+    Some(Ipv6Addr::from(bytes).to_canonical())
 }
 
 /// The process has a descriptor with any of these `links`.
@@ -84,6 +99,10 @@ mod tests {
             "    4: broken\n",
         ];
         let table = &table.concat();
-        assert_eq!(listeners(table, 8080), [41, 43]);
+        let of = |address: &str| listeners(table, address.parse().unwrap());
+        assert_eq!(of("127.0.0.1:8080"), [41, 43]);
+        assert_eq!(of("127.0.0.2:8080"), [43], "the port of another address is no obstacle");
+        assert_eq!(of("0.0.0.0:8080"), [41, 43]);
+        assert_eq!(of("[::1]:8080"), [43]);
     }
 }

@@ -42,7 +42,7 @@ pub use metrics::scrape::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use readiness::RouterReadiness;
+pub use readiness::{RouterReadiness, expiring_certificate};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{

@@ -4,6 +4,7 @@ use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::{LoadBoard, Windows};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Whether the router serves, and how well.
 #[derive(Debug, Default)]
@@ -77,6 +78,20 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
     (count > 0).then(|| format!("every rank of {count} of {all} models is paused or asleep"))
 }
 
+/// Days before the end of a certificate in which it is a concern.
+const CERTIFICATE_DAYS: u64 = 14;
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// A certificate of the client port that has expired or expires soon. Both times count since 1970.
+#[must_use]
+pub fn expiring_certificate(expires_at: Duration, now: Duration) -> Option<String> {
+    let Some(left) = expires_at.checked_sub(now) else {
+        return Some("the certificate has expired".to_owned());
+    };
+    let days = left.as_secs() / SECONDS_PER_DAY;
+    (days < CERTIFICATE_DAYS).then(|| format!("the certificate expires in {days} days"))
+}
+
 /// Models with an open rejection window.
 fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Option<String> {
     let open = fleet.used_pools().filter(|(pool, _)| windows.open_until(*pool, now).is_some());
@@ -92,6 +107,16 @@ mod tests {
     use forebay_board::{EjectReason, WindowOrigin};
     use forebay_fleet::worker::RoomLimits;
     use forebay_fleet::worker::test_support::two_pools;
+
+    #[test]
+    fn a_certificate_is_a_concern_for_two_weeks() {
+        let day = |days: u64| Duration::from_secs(days * SECONDS_PER_DAY);
+        assert_eq!(expiring_certificate(day(114), day(100)), None);
+        let soon = expiring_certificate(day(113), day(100)).unwrap();
+        assert_eq!(soon, "the certificate expires in 13 days");
+        let past = expiring_certificate(day(99), day(100)).unwrap();
+        assert_eq!(past, "the certificate has expired");
+    }
 
     #[test]
     fn a_window_and_a_worker_that_is_down_are_concerns() {

@@ -333,8 +333,6 @@ pub const CLIENT_DOOR_CALLS_MAX: usize = 16;
 pub const LIVE_VIEWERS_MAX: usize = 16;
 /// Seconds of figures that a new viewer of the live page gets at once. Older figures are dropped.
 pub const LIVE_HISTORY_MAX: usize = 60;
-/// Tenants that a snapshot of the live page lists, the most active first. `/metrics` has all.
-pub const LIVE_TENANTS_MAX: usize = 32;
 /// Past events that the live page can show.
 pub const LIVE_EVENTS_MAX: usize = 64;
 /// Longest TLS handshake of a caller of the admin API.

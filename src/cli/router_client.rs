@@ -1,5 +1,6 @@
 //! Calls of a router's admin API, for commands.
 
+use super::process::plain;
 use clap::Args;
 use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
 use forebay_http1::header::REASON;
@@ -263,7 +264,12 @@ async fn text_of(mut answer: Response) -> Result<String, String> {
 
 /// Advice for a connection without an HTTP answer.
 fn unreached_help(cause: &str, is_tls: bool) -> &'static str {
-    const NO_HTTP: [&str; 3] = ["invalid HTTP", "connection closed", "reset by peer"];
+    const NO_HTTP: [&str; 4] = [
+        "invalid HTTP",
+        "connection closed",
+        "reset by peer",
+        "unexpected message", // a server that speaks first
+    ];
     if is_tls && cause.contains("InvalidContentType") {
         return "what answers there speaks no TLS: write http://";
     }
@@ -336,7 +342,8 @@ impl Answerer {
 
 /// Text from outside, for a message.
 fn bounded(text: &str) -> String {
-    text.trim().chars().take(QUOTED_CHARS_MAX).collect()
+    let text: String = text.trim().chars().take(QUOTED_CHARS_MAX).collect();
+    plain(&text)
 }
 
 /// The innermost error: the outer errors contain the URL, which the caller prints.

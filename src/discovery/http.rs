@@ -447,9 +447,13 @@ fn in_plain_words(cause: String) -> String {
     if cause.contains("InvalidContentType") {
         return "it does not speak TLS: write `url` with http://".to_owned();
     }
-    if cause.contains("invalid HTTP version parsed") {
+    // A server that speaks first gives either message, by chance.
+    if cause.contains("invalid HTTP version parsed") || cause.contains("unexpected message") {
         return "it does not speak HTTP/1.1; if it speaks TLS, write `url` with https://"
             .to_owned();
+    }
+    if cause.contains("connection closed before") || cause.contains("reset by peer") {
+        return format!("{cause}; if it speaks TLS, write `url` with https://");
     }
     cause
 }

@@ -40,8 +40,8 @@ pub(crate) trait MirrorSink {
 }
 
 /// Serves connections until it is dropped. Beyond [`CONNECTIONS_MAX`], a connection is closed at
-/// once.
-pub(crate) async fn serve<A, F>(listener: TcpListener, answer: A)
+/// once, after a call of `closed`.
+pub(crate) async fn serve<A, F>(listener: TcpListener, answer: A, closed: impl Fn())
 where
     A: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<Body>> + 'static,
@@ -52,7 +52,10 @@ where
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            closed();
+            continue;
+        };
         let answer = answer.clone();
         spawn_local(async move {
             let service = service_fn(move |asked| {

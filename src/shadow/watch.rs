@@ -156,8 +156,10 @@ pub async fn run(
     let clock = Clock::start();
     let shadow = Shadow { settings, clock, facts, intake, running: None, report };
     let shadow = Rc::new(SharedShadow(RefCell::new(shadow)));
-    spawn_local(serve(mirrored, mirror(Rc::clone(&shadow))));
-    spawn_local(serve(pages, pages_of(Rc::clone(&shadow))));
+    let sink = Rc::clone(&shadow);
+    let closed = move || sink.take(MirrorArrival::Lost);
+    spawn_local(serve(mirrored, mirror(Rc::clone(&shadow)), closed));
+    spawn_local(serve(pages, pages_of(Rc::clone(&shadow)), || ()));
     ready(listen, admin);
     tokio::select! {
         () = follow(&shadow, Engines::new(workers, clients)) => {}

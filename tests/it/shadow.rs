@@ -188,11 +188,12 @@ fn what_a_mirror_sends_never_ends_the_shadow() {
     drop(slow);
     let idle: Vec<TcpStream> =
         (0..300).filter_map(|_| TcpStream::connect(shadow.listen).ok()).collect();
-    drop(idle);
+    // Of 300 connections at least 44 find no place: they are closed, and count.
     until("all are counted", || {
         let report = shadow.report();
-        report["mirrored"]["other"] == 4 && report["mirrored"]["lost"] == 72
+        report["mirrored"]["other"] == 4 && report["mirrored"]["lost"].as_u64() >= Some(72 + 44)
     });
+    drop(idle);
     let mut client = Client::connect(shadow.listen);
     client.send(&post("/v1/completions", br#"{"model":"m","prompt":"a","max_tokens":1}"#));
     assert_eq!(client.reply().status, 204);

@@ -57,7 +57,6 @@ impl SnapshotParts<'_, '_, '_> {
             "whole": whole,
             "reasons": readiness.reasons,
             "concerns": readiness.concerns,
-            "tls_expires_s": tls_expires_s(fleet),
             "replicas": replicas,
             "ranks": ranks::figures(scrape),
             "pools": pools(scrape),
@@ -83,11 +82,6 @@ pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> 
         ("tenants", tenants::figures(sources)),
     ];
     figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
-}
-
-/// End of the first certificate of the client port, in seconds since 1970.
-fn tls_expires_s(fleet: &FleetSnapshot) -> Option<u64> {
-    Some(fleet.serving.acceptor.as_ref()?.expires_at()?.as_secs())
 }
 
 const fn queue_mode(mode: QueueMode) -> &'static str {

@@ -1,29 +1,22 @@
-//! The tenants of a snapshot: requests by result, the most active tenants first.
+//! The tenants of a snapshot: requests by result.
 
-use crate::metrics::scrape_tenants::{ended, label};
+use crate::metrics::scrape_tenants::ended;
 use crate::sources::ScrapeSources;
-use forebay_base::limits::LIVE_TENANTS_MAX;
 use forebay_board::account::TenantResult;
 use serde_json::{Map, Value, json};
-use std::cmp::Reverse;
 
-/// Requests of each tenant by result, since the start. Empty in a router without tenants.
+/// Requests of each tenant by result, since the start. Tenants without requests are left out: their
+/// counts are 0. Empty in a router without tenants.
 pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
     let tenants = &sources.fleet.fleet.tenants;
-    if !tenants.are_several() {
-        return json!({});
-    }
-    let mut rows: Vec<(&str, u64, Value)> = Vec::new();
-    for (number, tenant) in tenants.all().iter().enumerate() {
-        let counts = TenantResult::ALL.map(|result| (result, ended(sources, number, result)));
-        let sum = counts.iter().map(|(_, count)| count).sum::<u64>();
-        if sum > 0 {
+    let mut figures = Map::new();
+    for (place, tenant) in tenants.all().iter().enumerate().filter(|_| tenants.are_several()) {
+        let counts = TenantResult::ALL.map(|result| (result, ended(sources, place, result)));
+        if counts.iter().any(|(_, count)| *count > 0) {
             let counts = counts.iter().map(|(result, count)| (result.name().to_owned(), *count));
             let counts: Map<String, Value> = counts.map(|(name, n)| (name, json!(n))).collect();
-            rows.push((label(tenant), sum, Value::Object(counts)));
+            figures.insert(tenant.name.to_string(), Value::Object(counts));
         }
     }
-    rows.sort_by_key(|(_, sum, _)| Reverse(*sum));
-    rows.truncate(LIVE_TENANTS_MAX);
-    rows.into_iter().map(|(name, _, counts)| (name.to_owned(), counts)).collect()
+    Value::Object(figures)
 }

@@ -43,7 +43,7 @@ catalogue! {
         /// `prompt` includes `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"];
         /// Requests by tenant: answered, refused with 429, failed (5xx or cut), or left by the
-        /// client.
+        /// client. `*` stands for tenants without a table.
         TENANT_REQUESTS = Counter "tenant_requests_total" ["tenant", "result"];
         /// Requests that a tenant with `requests_per_minute` may send now.
         TENANT_REQUESTS_LEFT = Gauge "tenant_requests_left" ["tenant"];

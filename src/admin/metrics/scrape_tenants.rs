@@ -7,15 +7,10 @@ use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_board::TenantCell;
 use forebay_board::account::{Metric, TenantResult};
-use forebay_fleet::tenant::{ANY_TENANT, Quota, Tenant, TokenUsage};
+use forebay_fleet::tenant::{Quota, TokenUsage};
 
-/// Label of requests without a tenant of their own.
+/// Label of requests for a model without a label of its own.
 const OTHER: &str = "other";
-
-/// Name of a tenant as a label.
-pub(crate) fn label(tenant: &Tenant) -> &str {
-    if &*tenant.name == ANY_TENANT { OTHER } else { &tenant.name }
-}
 
 /// Requests of the tenant at this place of the list, by result.
 pub(crate) fn ended(sources: &ScrapeSources<'_>, place: usize, result: TenantResult) -> u64 {
@@ -30,7 +25,7 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     let mut family = text.open(&catalogue::TENANT_TOKENS);
     for (number, tenant) in fleet.tenants.all().iter().enumerate() {
         let Some(number) = TenantIndex::try_from_index(number) else { continue };
-        let name = label(tenant);
+        let name = &*tenant.name;
         for model_index in 0..=fleet.models.len().min(MODELS_MAX) {
             let mut sum = TokenUsage::default();
             for shard in sources.shards.counters {
@@ -57,7 +52,7 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
         for result in TenantResult::ALL {
             let count = ended(sources, number, result);
             if count > 0 {
-                family.sample(&[("tenant", label(tenant)), ("result", result.name())], count);
+                family.sample(&[("tenant", &tenant.name), ("result", result.name())], count);
             }
         }
     }

@@ -9,8 +9,6 @@ import { Chips, Events, Pools, Stages, Tenants } from "./flow.js";
 
 /** Time over which refusals count. */
 const REFUSALS_MS = 10_000;
-/** Days before the end of a certificate in which it is a concern. */
-const CERTIFICATE_DAYS = 14;
 
 const find = (id) => document.getElementById(id);
 
@@ -91,7 +89,7 @@ function head(snapshot) {
   put(find("replicas"), replicas && !replicas.connected ? lost : others);
   const stalled = snapshot.stalled.filter(Boolean).length;
   const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
-  const concerns = [...refusals(), ...snapshot.concerns, ...certificate(snapshot.tls_expires_s)];
+  const concerns = [...refusals(), ...snapshot.concerns];
   const [state, text] = condition(reason, concerns);
   put(find("ready"), text);
   find("ready").className = `ready ${state}`;
@@ -114,13 +112,6 @@ function refusals() {
   const names = Object.keys(recent.newest.rejected_total);
   const most = names.reduce((best, name) => (of(name) > of(best) ? name : best));
   return [`${percent(refused / Math.max(answered, refused))} of requests refused, ${most}`];
-}
-
-function certificate(expiresS) {
-  if (!expiresS) return [];
-  const days = Math.floor((expiresS - Date.now() / 1000) / 86_400);
-  if (days < 0) return ["the certificate has expired"];
-  return days < CERTIFICATE_DAYS ? [`the certificate expires in ${days} days`] : [];
 }
 
 const LINKS = {

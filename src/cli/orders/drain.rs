@@ -132,7 +132,7 @@ impl RotationOrder {
 
     fn is_done(self, worker: &Value) -> bool {
         match self {
-            Self::Drain { .. } => count(worker, "in_flight") == 0,
+            Self::Drain { .. } => worker.get("in_flight").and_then(Value::as_u64) == Some(0),
             Self::Undrain => word(worker, "state") == "up",
         }
     }

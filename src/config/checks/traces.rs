@@ -36,6 +36,12 @@ impl Check<'_> {
     }
 
     pub(crate) fn log(&mut self, log: &LogConfig) {
+        if let Some(word) = unknown_level(&log.level) {
+            let what = format!("`log.level` {word:?} is no level, and would turn the log off");
+            let help = "write error, warn, info, debug or trace; a filter names parts of the \
+                        program with a level each, as in `info,forebay_control=debug`";
+            self.error("log.level", what, help);
+        }
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
             self.error("log.format", format!("`log.format`: {fault}"), "");
@@ -46,6 +52,17 @@ impl Check<'_> {
     }
 }
 
+/// First part of a filter that has neither a level nor names a part of the program with a level.
+/// The library would take such a word for a part of the program, and log nothing else.
+fn unknown_level(filter: &str) -> Option<&str> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let mut words = filter.split(',').map(str::trim);
+    words.find(|word| {
+        let is_level = LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+        !is_level && !word.contains(['=', '[', ']', '{', '}', '"'])
+    })
+}
+
 fn is_here(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
@@ -54,6 +71,20 @@ fn is_here(host: &str) -> bool {
 mod tests {
     use crate::checks::test_findings::findings;
     use crate::{ConfigText, Flags, load};
+
+    #[test]
+    fn a_level_is_a_level_or_a_filter_of_parts() {
+        for level in
+            ["info", "WARN", "off", "info,forebay_control=debug", "warn,[request{id=1}]=trace"]
+        {
+            let found = findings(&format!("[log]\nlevel = {level:?}"));
+            assert!(found.is_empty(), "{level}: {found:?}");
+        }
+        for level in ["inof", "", "forebay", "info,debgu"] {
+            let found = findings(&format!("[log]\nlevel = {level:?}"));
+            assert!(found.iter().any(|one| one.contains("is no level")), "{level}: {found:?}");
+        }
+    }
 
     #[test]
     fn the_collector_is_a_host_and_its_files_are_read() {

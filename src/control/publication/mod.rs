@@ -18,7 +18,7 @@ use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
     ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView, WorkerSources,
 };
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_board::RankLoad;
 use forebay_board::account::StageHistograms;
 use forebay_fleet::worker::{FleetSnapshot, Rank};
@@ -201,7 +201,11 @@ impl Publication {
         let Environment { board, clock, .. } = owners.env;
         let unread = owners.membership.unread_sources();
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
-        let further = unread.into_iter().chain(lost);
+        let acceptor = self.fleet.serving.acceptor.as_ref();
+        let expires_at = acceptor.and_then(|acceptor| acceptor.expires_at());
+        let expiring =
+            expires_at.and_then(|at| forebay_admin::expiring_certificate(at, since_1970()));
+        let further = unread.into_iter().chain(lost).chain(expiring);
         RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
     }
 

@@ -241,16 +241,16 @@ impl<P: KvPort> Feed<P> {
                 BatchArrival::Restarted => {}
                 BatchArrival::First { missed } => {
                     recovered.incomplete |= missed > 0;
-                    self.take_in_turns(Some(message)).await;
+                    self.take_replayed(message).await;
                     batches += 1;
                 }
                 BatchArrival::Gap { .. } if recovered.past_holes => {
-                    self.take_in_turns(Some(message)).await;
+                    self.take_replayed(message).await;
                     joined = true;
                     batches += 1;
                 }
                 BatchArrival::Next if joined => {
-                    self.take_in_turns(Some(message)).await;
+                    self.take_replayed(message).await;
                     batches += 1;
                 }
                 BatchArrival::Next | BatchArrival::Gap { .. } => {
@@ -259,6 +259,13 @@ impl<P: KvPort> Feed<P> {
             }
             connection.done(end);
         }
+    }
+
+    /// Applies a batch of an answer. The engine has published it, so that the next request begins
+    /// there, also if this answer ends early.
+    async fn take_replayed(&mut self, message: KvMessage<'_>) {
+        self.take_in_turns(Some(message)).await;
+        self.state.borrow_mut().replayed();
     }
 }
 
