@@ -118,7 +118,8 @@ fn begin(mut config: Config, options: RunOptions) -> Result<ServerHandle, StartE
     let mut taken = before.and_then(taken_over);
     let sockets = taken.as_mut().map(|taken| std::mem::take(&mut taken.sockets));
     let mut inherited = InheritedListeners::new(sockets.unwrap_or_default());
-    let listeners = bind_all(&mut config, &mut inherited)?;
+    let listeners = bind_all(&mut config, &mut inherited);
+    let listeners = listeners.map_err(|error| error.seen_beside(place.as_ref()))?;
     let admin = bind_admin(&config.admin, &mut inherited, taken.is_some());
     let admin = admin.map_err(refused("admin", config.admin.clone()))?;
     if let Some(port) = admin.port()? {

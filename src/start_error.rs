@@ -3,21 +3,32 @@
 use crate::port_holder;
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::{AdminAddress, UpstreamFault};
+use forebay_handover::HandoverAddress;
 use forebay_keys::KeyFileError;
 use forebay_tls::FilesFault;
 use std::io;
 use std::net::SocketAddr;
 
 /// Advice for a port that cannot be bound.
-fn listen_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
+fn listen_advice(error: &io::Error, address: &AdminAddress) -> String {
+    let taken = || {
+        let port = address.port_address();
+        let holder = port.map_or_else(|| "another process".to_owned(), holder);
+        format!(
+            "{holder} listens there. A router that was stopped holds its ports until its last \
+             request has ended: wait for it, or replace a running router with `forebay upgrade`"
+        )
+    };
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => return taken(),
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 need the capability CAP_NET_BIND_SERVICE: in a systemd unit \
              `AmbientCapabilities=CAP_NET_BIND_SERVICE`"
         }
         io::ErrorKind::AddrNotAvailable => "this address is not one of this machine",
-        _ => "is another process listening there?",
-    }
+        _ => "is the address right?",
+    };
+    advice.to_owned()
 }
 
 /// Process that listens on a port, as far as `/proc` shows it.
@@ -32,7 +43,10 @@ pub enum StartError {
     #[error("no core is left to run on: set `cores` to 1 to {SHARDS_MAX} core numbers")]
     NoCores,
     /// An address cannot be bound.
-    #[error("cannot listen on {address}: {source}; {} (key `{key}`)", listen_advice(source))]
+    #[error(
+        "cannot listen on {address}: {source}; {} (key `{key}`)",
+        listen_advice(source, address)
+    )]
     Listen {
         /// The key of the config file.
         key: &'static str,
@@ -77,4 +91,17 @@ pub enum StartError {
     /// A thread or descriptor is not available.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
+}
+
+impl StartError {
+    /// Looks at a taken address again: of several routers that start at once, all but the first
+    /// find the first only when they bind.
+    pub(crate) fn seen_beside(self, place: Option<&HandoverAddress>) -> Self {
+        let Self::Taken { address } = self else { return self };
+        let running = place.and_then(|place| place.running().ok().flatten());
+        running.map_or(Self::Taken { address }, |process| {
+            let process = process.as_raw_nonzero().get();
+            Self::Runs { address, process }
+        })
+    }
 }

@@ -27,6 +27,7 @@ mod sources;
 pub use access::{Access, AdminTokens};
 pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
 pub use calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
+pub use calls::rank_faults::failure_help;
 pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
@@ -42,7 +43,7 @@ pub use metrics::scrape::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use readiness::{RouterReadiness, expiring_certificate};
+pub use readiness::{PortCertificate, RouterReadiness, missing_feeds};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{

@@ -1,8 +1,11 @@
 //! RouterReadiness of the router: ready, degraded, or not ready, with the reasons.
 
+use crate::calls::rank_faults::{RankTrouble, feed_fault};
+use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::{LoadBoard, Windows};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
+use forebay_tls::Acceptor;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -13,6 +16,39 @@ pub struct RouterReadiness {
     pub reasons: Vec<String>,
     /// Faults with which the router serves on. Without names: a probe without a token sees them.
     pub concerns: Vec<String>,
+    /// Certificates of the ports for clients and of the admin API, with their ends.
+    pub certificates: Vec<PortCertificate>,
+}
+
+/// A certificate of a port. A handshake shows the names to each client.
+#[derive(Clone, Debug)]
+pub struct PortCertificate {
+    /// Key of the port: `listen` or `admin`.
+    pub port: &'static str,
+    pub names: Vec<String>,
+    /// Since 1970; `None`: the date cannot be parsed.
+    pub expires_at: Option<Duration>,
+}
+
+impl PortCertificate {
+    /// The certificates of a port.
+    pub fn of(port: &'static str, acceptor: Option<&Acceptor>) -> impl Iterator<Item = Self> {
+        let served = acceptor.map_or(&[][..], Acceptor::certificates);
+        served.iter().map(move |served| Self {
+            port,
+            names: served.names.clone(),
+            expires_at: served.expires_at,
+        })
+    }
+
+    fn shown(&self) -> Value {
+        let Self { port, names, expires_at } = self;
+        json!({
+            "port": port,
+            "names": names,
+            "expires_timestamp_seconds": expires_at.map(|at| at.as_secs()),
+        })
+    }
 }
 
 impl RouterReadiness {
@@ -28,14 +64,36 @@ impl RouterReadiness {
     ) -> Self {
         let windows = open_windows(fleet, board.windows(), now);
         let concerns = missing_workers(fleet).into_iter().chain(paused_models(fleet, board));
-        let concerns = concerns.chain(windows);
-        Self { reasons, concerns: concerns.chain(further).collect() }
+        let concerns = concerns.chain(troubled_ranks(fleet, board)).chain(windows);
+        let concerns = concerns.chain(further).collect();
+        Self { reasons, concerns, certificates: Vec::new() }
+    }
+
+    /// Adds the certificates of the ports. Each that has expired or expires soon is a concern.
+    /// `now` counts since 1970.
+    #[must_use]
+    pub fn with_certificates(mut self, certificates: Vec<PortCertificate>, now: Duration) -> Self {
+        self.concerns.extend(certificates.iter().filter_map(|one| expiring(one, now)));
+        self.certificates = certificates;
+        self
+    }
+
+    /// The certificates, for `/readyz` and the live page.
+    pub(crate) fn shown_certificates(&self) -> Value {
+        self.certificates.iter().map(PortCertificate::shown).collect()
     }
 
     /// Body of `GET /readyz`.
     pub(crate) fn shown(&self) -> Value {
-        let Self { reasons, concerns } = self;
-        json!({ "ready": reasons.is_empty(), "reasons": reasons, "concerns": concerns })
+        let Self { reasons, concerns, .. } = self;
+        let certificates = self.shown_certificates();
+        let ready = reasons.is_empty();
+        json!({
+            "ready": ready,
+            "reasons": reasons,
+            "concerns": concerns,
+            "certificates": certificates,
+        })
     }
 }
 
@@ -78,18 +136,47 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
     (count > 0).then(|| format!("every rank of {count} of {all} models is paused or asleep"))
 }
 
+/// Ranks of workers that are up, on which requests fail. Paused ranks take capacity although the
+/// model has further ranks.
+fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
+    let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
+    let troubles = up.filter_map(|(index, _, _)| board.rank(index)).map(RankTrouble::of);
+    let troubles: Vec<RankTrouble> = troubles.collect();
+    let all = troubles.len();
+    let counted = |wanted, what: &str| {
+        let count = troubles.iter().filter(|trouble| **trouble == wanted).count();
+        (count > 0).then(|| format!("{count} of {all} ranks {what}"))
+    };
+    let paused = counted(RankTrouble::Paused, "paused: requests fail there");
+    let failing = counted(RankTrouble::Failing, "fail requests");
+    paused.into_iter().chain(failing).collect()
+}
+
+/// Ranks of workers that are up, without their KV events. `/workers` has the reasons.
+#[must_use]
+pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
+    let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
+    let fed = up.filter_map(|(index, _, _)| feeds.status(index));
+    let faults: Vec<bool> = fed.map(|feed| feed_fault(feed).is_some()).collect();
+    let all = faults.len();
+    let missing = faults.into_iter().filter(|is_missing| *is_missing).count();
+    (missing > 0).then(|| format!("{missing} of {all} ranks have no KV events"))
+}
+
 /// Days before the end of a certificate in which it is a concern.
 const CERTIFICATE_DAYS: u64 = 14;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
-/// A certificate of the client port that has expired or expires soon. Both times count since 1970.
-#[must_use]
-pub fn expiring_certificate(expires_at: Duration, now: Duration) -> Option<String> {
-    let Some(left) = expires_at.checked_sub(now) else {
-        return Some("the certificate has expired".to_owned());
+/// A certificate that has expired or expires soon, with its port and its first name.
+fn expiring(certificate: &PortCertificate, now: Duration) -> Option<String> {
+    let PortCertificate { port, names, expires_at } = certificate;
+    let name = names.first().map_or_else(String::new, |name| format!(" for {name}"));
+    let of = format!("the certificate of `{port}`{name}");
+    let Some(left) = expires_at.as_ref()?.checked_sub(now) else {
+        return Some(format!("{of} has expired"));
     };
     let days = left.as_secs() / SECONDS_PER_DAY;
-    (days < CERTIFICATE_DAYS).then(|| format!("the certificate expires in {days} days"))
+    (days < CERTIFICATE_DAYS).then(|| format!("{of} expires in {days} days"))
 }
 
 /// Models with an open rejection window.
@@ -111,11 +198,21 @@ mod tests {
     #[test]
     fn a_certificate_is_a_concern_for_two_weeks() {
         let day = |days: u64| Duration::from_secs(days * SECONDS_PER_DAY);
-        assert_eq!(expiring_certificate(day(114), day(100)), None);
-        let soon = expiring_certificate(day(113), day(100)).unwrap();
-        assert_eq!(soon, "the certificate expires in 13 days");
-        let past = expiring_certificate(day(99), day(100)).unwrap();
-        assert_eq!(past, "the certificate has expired");
+        let readiness = |days: u64| {
+            let names = vec!["a.example".to_owned()];
+            let one = PortCertificate { port: "admin", names, expires_at: Some(day(days)) };
+            RouterReadiness::default().with_certificates(vec![one], day(100))
+        };
+        assert_eq!(readiness(114).concerns, Vec::<String>::new());
+        let certificate = &readiness(114).shown()["certificates"][0];
+        assert_eq!(certificate["expires_timestamp_seconds"], 114 * SECONDS_PER_DAY);
+        assert_eq!(
+            (&certificate["port"], &certificate["names"][0]),
+            (&"admin".into(), &"a.example".into())
+        );
+        let of = "the certificate of `admin` for a.example";
+        assert_eq!(readiness(113).concerns, [format!("{of} expires in 13 days")]);
+        assert_eq!(readiness(99).concerns, [format!("{of} has expired")]);
     }
 
     #[test]
@@ -152,10 +249,12 @@ mod tests {
         for rank in others {
             board.rank(*rank).unwrap().eject(EjectReason::Stalled, NanosSinceStart(u64::MAX));
         }
-        assert_eq!(concerns(&fleet), Vec::<String>::new(), "a rank is left");
+        let all = fleet.present().count();
+        let paused = format!("{} of {all} ranks paused: requests fail there", others.len());
+        assert_eq!(concerns(&fleet), [paused.as_str()], "a rank is left");
         fleet.ranks[last.index()].room = RoomLimits::CLOSED;
         // `base` with its adapter, of the served models.
         let wanted = "every rank of 2 of 3 models is paused or asleep";
-        assert_eq!(concerns(&fleet), [wanted]);
+        assert_eq!(concerns(&fleet), [wanted, &paused]);
     }
 }

@@ -13,17 +13,20 @@ use super::port::{self, AdminListener};
 use super::question::{Question, Questions, ask, gone};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::from_fn_with_state;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Json, Router};
 use forebay_fleet::worker::Leg;
-use forebay_http1::header::REASON;
+use forebay_http1::header::{ADMIN, REASON};
 use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
+
+/// Value of the field [`ADMIN`].
+const ADMIN_VERSION: &str = "1";
 
 const HOW_TO_ASK: &str = "\
 GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows where such a request would go and why;
@@ -192,6 +195,10 @@ fn router(questions: Questions, access: Arc<Access>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .fallback(|| async { (StatusCode::NOT_FOUND, paths) })
         .layer(from_fn_with_state(access, access::check))
+        .layer(map_response(async |mut answer: Response| {
+            answer.headers_mut().insert(ADMIN, HeaderValue::from_static(ADMIN_VERSION));
+            answer
+        }))
         .with_state(questions)
 }
 

@@ -3,7 +3,7 @@
 use super::process::plain;
 use clap::Args;
 use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
-use forebay_http1::header::REASON;
+use forebay_http1::header::{ADMIN, REASON};
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
@@ -216,20 +216,30 @@ impl RouterClient {
             answer: Value::Null,
         })?;
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if (200..300).contains(&seen.status) && answer.is_object() {
+        if seen.is_admin && (200..300).contains(&seen.status) && answer.is_object() {
             return Ok(answer);
         }
         let reason = seen.reason(&answer, &text, self.token.is_some());
+        let answer = if seen.is_admin { answer } else { Value::Null };
         Err(CallFault { reason: format!("{}: {reason}", self.shown), answer })
     }
 
-    /// The answer of a router, which has this member. Other servers have such paths too.
-    pub(super) fn of_router(&self, answer: Value, member: &str) -> Result<Value, String> {
-        if answer.get(member).is_some() {
-            return Ok(answer);
+    /// Opens a stream, which is the body of the answer.
+    pub(super) async fn open(&self, path: &[&str]) -> Result<Response, String> {
+        let call = self.request(Method::GET, path);
+        let answer = timeout(SILENCE_MAX, call.send()).await.map_err(|_| silent())?;
+        let answer = answer.map_err(|error| self.unreached(&error))?;
+        let seen = Answerer::of(&answer);
+        match seen.status {
+            200 if seen.is_admin => Ok(answer),
+            503 if seen.is_admin => Err("the stream is open in too many places".to_owned()),
+            _ => {
+                let text = timeout(SILENCE_MAX, text_of(answer)).await;
+                let text = text.unwrap_or_else(|_| Ok(String::new())).unwrap_or_default();
+                let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
+                Err(seen.reason(&answer, &text, self.token.is_some()))
+            }
         }
-        let seen = Answerer { status: 200, ..Answerer::default() };
-        Err(format!("{}: {}", self.shown, seen.stranger("")))
     }
 
     fn unreached(&self, error: &reqwest::Error) -> String {
@@ -237,6 +247,11 @@ impl RouterClient {
         let help = unreached_help(&cause, self.base.scheme() == "https");
         format!("{cause}; {help}")
     }
+}
+
+/// No byte came for [`SILENCE_MAX`].
+pub(super) fn silent() -> String {
+    format!("nothing for {} s", SILENCE_MAX.as_secs())
 }
 
 fn late() -> String {
@@ -287,6 +302,8 @@ struct Answerer {
     server: String,
     /// Reason of a router's refusal, as its port for clients has it; empty of another server.
     reason: String,
+    /// The admin API of a router: other servers have such paths and members too.
+    is_admin: bool,
 }
 
 impl Answerer {
@@ -296,11 +313,16 @@ impl Answerer {
             bounded(value.unwrap_or_default())
         };
         let status = answer.status().as_u16();
-        Self { status, server: field("server"), reason: field(REASON) }
+        let is_admin = answer.headers().contains_key(ADMIN);
+        Self { status, server: field("server"), reason: field(REASON), is_admin }
     }
 
     /// Reason for a refused call, with what to do.
     fn reason(&self, answer: &Value, text: &str, has_token: bool) -> String {
+        // A router's port for clients gives a reason.
+        if !self.is_admin && self.reason.is_empty() {
+            return self.stranger(text);
+        }
         let error = answer.get("error");
         // Refusals of the client port nest their message.
         let nested =
@@ -393,13 +415,17 @@ mod tests {
             status,
             reason: reason.to_owned(),
             server: "uvicorn".to_owned(),
+            is_admin: false,
         };
-        let reason =
-            |status, answer: &Value, text: &str| of(status, "").reason(answer, text, false);
+        let admin = |status| Answerer { is_admin: true, ..of(status, "") };
+        let reason = |status, answer: &Value, text: &str| admin(status).reason(answer, text, false);
         let told = json!({ "error": "no worker is called \"x\"" });
         assert!(reason(404, &told, "").contains("no worker is called"));
         let nested = json!({ "error": { "message": "unknown model" } });
-        assert!(reason(404, &nested, "").contains("no admin API"), "another server");
+        for (status, answer) in [(200, &told), (404, &nested), (401, &told), (503, &told)] {
+            let other = of(status, "").reason(answer, "", true);
+            assert!(other.contains("no admin API"), "another server: {other}");
+        }
         assert_eq!(of(404, "unknown-model").reason(&nested, "", false), "unknown model");
         assert!(of(404, "not-found").reason(&nested, "", false).contains("port for clients"));
         assert!(reason(404, &Value::Null, "try /").contains("version"));
@@ -407,7 +433,7 @@ mod tests {
         assert!(other.contains("status 404, server \"uvicorn\""), "{other}");
         assert!(reason(400, &Value::Null, "sent to an HTTPS server").contains("https://"));
         assert!(reason(401, &Value::Null, "a token").contains("--token-file"));
-        assert!(of(401, "").reason(&Value::Null, "", true).contains("refuses the token"));
+        assert!(admin(401).reason(&Value::Null, "", true).contains("refuses the token"));
         assert!(reason(500, &Value::Null, "").contains("status 500"));
         let long = json!({ "error": "x".repeat(9_999) });
         assert!(reason(500, &long, "").len() <= QUOTED_CHARS_MAX);

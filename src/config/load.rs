@@ -1,6 +1,6 @@
 //! Reads the file, applies the flags, and checks the result.
 
-use super::checks::check::check;
+use super::checks::contradictions::check_router;
 use super::keys::finding::{Finding, Severity};
 use super::keys::flags::{Flags, Merge};
 use super::reader::{FileReading, read_file};
@@ -48,8 +48,11 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
     .apply(flags);
     respell(&mut reading.config);
     // A file without a single key would seem to lack all of them.
-    let checked =
-        if reading.is_unread { Vec::new() } else { check(&reading.config, &reading.origins) };
+    let checked = if reading.is_unread {
+        Vec::new()
+    } else {
+        check_router(&reading.config, &reading.origins)
+    };
     let further: Vec<_> =
         checked.into_iter().filter(|finding| !follows(finding, &reading.findings)).collect();
     reading.findings.extend(further);

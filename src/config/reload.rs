@@ -287,16 +287,22 @@ mod tests {
         let source = ConfigSource { file: Some(file.clone()), flags };
         assert!(source.load().unwrap_err().contains("cannot read"));
         let write = |text: &str| std::fs::write(&file, format!("{TWO}{text}")).unwrap();
-        write("[queue]\ndepth_max = 8\nhops_max = 8\n");
+        write("[queue]\nmode = \"endpoint\"\ndepth_max = 8\nhops_max = 8\n");
         let config = source.load().unwrap().usable().unwrap();
         assert_eq!((config.flow.queue.depth_max, config.flow.queue.hops_max), (3, 8));
         let mut reloader = Reloader::new(source, config);
-        write("[queue]\ndepth_max = 9\nhops_max = 9\n[rejection]\nshare_percent = 0\n");
+        write(
+            "[queue]\nmode = \"endpoint\"\ndepth_max = 9\nhops_max = 9\n\
+             [rejection]\nshare_percent = 0\n",
+        );
         let Err(ReloadError::Faulty(findings)) = reloader.reload() else { panic!("taken over") };
         assert!(findings[0].to_string().contains("share_percent"));
         assert_eq!(reloader.running().flow.queue.hops_max, 8, "nothing of it");
-        std::fs::write(&file, format!("rejection_window = \"5m\"\n{TWO}[queue]\nhops_max = 9\n"))
-            .unwrap();
+        std::fs::write(
+            &file,
+            format!("rejection_window = \"5m\"\n{TWO}[queue]\nmode = \"endpoint\"\nhops_max = 9\n"),
+        )
+        .unwrap();
         let (changes, warnings) = reloader.reload().unwrap();
         assert_eq!(changes.applied, ["queue.hops_max", "rejection_window"]);
         assert_eq!((warnings.len(), reloader.running().flow.queue.hops_max), (1, 9));

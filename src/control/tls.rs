@@ -88,6 +88,10 @@ impl AdminTls {
         self.shown.clone()
     }
 
+    pub(super) fn acceptor(&self) -> Acceptor {
+        self.tls.acceptor()
+    }
+
     /// Reads the files again, of the paths that the router was started with.
     pub(super) fn read_again(&mut self, config: &Config) {
         if let Some(files) = config.admin_accept_files() {

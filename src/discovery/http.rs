@@ -352,6 +352,11 @@ impl WorkerClient {
         Self { server: AskedServer::Plain { client, base }, api_key, timeout }
     }
 
+    /// True if queries carry a key of the configuration.
+    pub(crate) const fn has_key(&self) -> bool {
+        self.api_key.is_some()
+    }
+
     /// Longest wait for each response.
     pub(crate) const fn timeout(&self) -> Duration {
         self.timeout
@@ -444,6 +449,10 @@ fn is_own_lack(error: &dyn std::error::Error) -> bool {
 
 /// Names a wrong scheme of the URL, which libraries report by the first odd bytes.
 fn in_plain_words(cause: String) -> String {
+    // The rest has the time of the check: each check of an outage would have a line of its own.
+    if let Some((fault, _)) = cause.split_once(": verification time ") {
+        return fault.to_owned();
+    }
     if cause.contains("InvalidContentType") {
         return "it does not speak TLS: write `url` with http://".to_owned();
     }
@@ -465,4 +474,25 @@ fn innermost(error: &dyn std::error::Error) -> String {
         last = source;
     }
     last.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_plain_words;
+
+    /// A reason with the time of the check would be another reason with each check.
+    #[test]
+    fn a_certificate_fault_reads_the_same_at_each_moment() {
+        for fault in ["certificate expired", "certificate not valid yet"] {
+            let at = |now: u64| {
+                in_plain_words(format!(
+                    "invalid peer certificate: {fault}: verification time {now} (UNIX), but \
+                     certificate is not valid after 1700000000 ({} seconds ago)",
+                    now - 1_700_000_000
+                ))
+            };
+            assert_eq!(at(1_796_000_000), at(1_796_000_005));
+            assert!(at(1_796_000_000).ends_with(fault), "{}", at(1_796_000_000));
+        }
+    }
 }

@@ -73,6 +73,11 @@ pub enum ProbeNotice {
         /// Path and status or error of the last query.
         error: String,
     },
+    /// Another process answers at the address than before.
+    Restarted {
+        /// Index of the worker.
+        worker: WorkerIndex,
+    },
     /// Result of health checks.
     State {
         /// Index of the worker.
@@ -245,6 +250,7 @@ impl Probe {
         let mut described = LastDescription { dialect, at: Instant::now(), doubted: lists_nothing };
         let mut name = FollowedName::looked_up_at(described.at, self.name.age_max);
         let mut has_lacked = false;
+        let mut was_gone = false;
         let mut began_at = described.at;
         loop {
             let health = async {
@@ -252,7 +258,12 @@ impl Probe {
                     check_health(&asker, self.subject.config.health_path.as_deref(), dialect);
                 let health = health.await;
                 match &health {
-                    Ok(()) => has_lacked = false,
+                    Ok(()) => {
+                        has_lacked = false;
+                        if std::mem::take(&mut was_gone) {
+                            self.report_restart().await;
+                        }
+                    }
                     // A local lack of sockets is no sign of the worker's health.
                     Err(error @ AskError::OutOfSockets { .. }) => {
                         if !std::mem::replace(&mut has_lacked, true) {
@@ -260,8 +271,9 @@ impl Probe {
                         }
                     }
                     Err(error) => {
-                        let is_refused =
-                            matches!(error, AskError::Refused { .. } | AskError::Loop { .. });
+                        let is_gone = matches!(error, AskError::Refused { .. });
+                        was_gone |= is_gone;
+                        let is_refused = is_gone || matches!(error, AskError::Loop { .. });
                         self.failed(reached, error, is_refused).await;
                     }
                 }
@@ -386,10 +398,12 @@ impl Probe {
                 "worker fails its health checks and answers requests: it is busy, and stays up"
             ),
             CheckFailure::Down => {
-                warn!(worker = self.worker(), %error, "worker is down: it takes no traffic");
+                let error = error.to_string();
+                let help = trouble_help(&error);
+                warn!(worker = self.worker(), error, help, "worker is down: it takes no traffic");
                 reached.complained = true;
                 self.report_state(WorkerState::Down).await;
-                self.report_trouble(reached, &error.to_string()).await;
+                self.report_trouble(reached, &error).await;
             }
         }
     }
@@ -467,6 +481,12 @@ impl Probe {
         error.clone_into(&mut reached.trouble);
         let error = error.chars().take(TROUBLE_CHARS_MAX).collect();
         let _ = self.notices.send(ProbeNotice::Trouble { worker: self.subject.index, error }).await;
+    }
+
+    /// A listener that was gone is of another process when it is back.
+    async fn report_restart(&self) {
+        let worker = self.subject.index;
+        let _ = self.notices.send(ProbeNotice::Restarted { worker }).await;
     }
 
     async fn report_state(&self, state: WorkerState) {

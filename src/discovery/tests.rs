@@ -9,6 +9,7 @@ use super::descriptions::description::{
 };
 use super::http::WorkerClient;
 use super::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake, refusing};
+use super::trouble_help::trouble_help;
 use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{Dialect, Role};
 use forebay_kv_events::test_support::block_on_local;
@@ -350,5 +351,29 @@ fn a_vllm_that_sleeps_is_found_asleep() {
         assert!(asleep(&[("/is_sleeping", r#"{"is_sleeping":true}"#)]).await);
         assert!(!asleep(&[("/is_sleeping", r#"{"is_sleeping":false}"#)]).await);
         assert!(!asleep(&[]).await, "without the development mode");
+    });
+}
+
+/// A key that the engine refuses is another fault than a missing key.
+#[test]
+fn a_wrong_key_is_no_missing_key() {
+    block_on_local(async {
+        let address = refusing(&[], &[("/v1/models", 401)]).await;
+        let url = WorkerUrl::parse("http://gpu1:8000").unwrap();
+        let config = WorkerConfig::default();
+        let ip = address.ip();
+        let subject =
+            Subject { config: &config, engine: EngineKind::Auto, url: &url, ip, taken_ports: &[] };
+        for (key, fault, help) in [
+            (None, "it refuses the question (401)", "set `api_key_file`"),
+            (Some("k".to_owned()), "it refuses the key of the router (401)", "compare `api_key`"),
+        ] {
+            let client = reqwest::Client::builder().no_proxy().build().unwrap();
+            let base = format!("http://{address}");
+            let asker = WorkerClient::new(client, &base, key, Duration::from_secs(5));
+            let error = discover(&asker, subject).await.unwrap_err().to_string();
+            assert!(error.contains(fault), "{error}");
+            assert!(trouble_help(&error).contains(help), "{}", trouble_help(&error));
+        }
     });
 }

@@ -2,7 +2,7 @@
 //! doctor` and `GET /workers` have the same reason, so the advice is the same too.
 
 /// Parts of reasons, and what to do; the first part that matches counts.
-const ADVICE: [(&[&str], &str); 12] = [
+const ADVICE: [(&[&str], &str); 14] = [
     (
         &["certificate expired", "CertExpired"],
         "renew the certificate of the worker; if it is new, set the clock of this machine",
@@ -27,11 +27,20 @@ const ADVICE: [(&[&str], &str); 12] = [
     ),
     (&["certificate"], "compare the certificate of the worker with `upstream_tls`"),
     (
+        &["refuses the key"],
+        "compare `api_key` or `api_key_file` of the worker, or of `[worker_defaults]`, with the \
+         `--api-key` of the engine",
+    ),
+    (
         &["status 401", "status 403", "refuses the question"],
         "set `api_key_file` of the worker, or of `[worker_defaults]`",
     ),
     (&["status 404"], "no engine answers there: correct `url`, or set `health_path`"),
     (&["status 5"], "the engine runs and fails: read the log of the engine"),
+    (
+        &["leads to the router itself"],
+        "remove the worker, or write the address of the engine in `url`: a router answers there",
+    ),
     (&["does not speak"], "correct the scheme of `url`"),
     (&["model server"], "correct `url`: another server answers there"),
     (&["status "], "read the log of the engine"),
@@ -65,6 +74,8 @@ mod tests {
             ("/health: status 503", "read the log of the engine"),
             ("/health: status 404", "correct `url`"),
             ("it refuses the question (401): set `api_key` of the worker", "`api_key_file`"),
+            ("/v1/models: this address leads to the router itself", "address of the engine"),
+            ("it refuses the key of the router (401): correct", "compare `api_key`"),
             ("/health: Connection refused (os error 111)", "start it"),
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));

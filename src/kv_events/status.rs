@@ -2,7 +2,7 @@
 //! plane's loop, both on the control plane's thread.
 
 use super::ranks::text_fit::TextFit;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -43,6 +43,8 @@ pub struct FeedStatus {
     resets: Cell<u64>,
     losses: Cell<u64>,
     text: Cell<Option<TextFit>>,
+    /// Why the feed has no connection.
+    fault: RefCell<Option<String>>,
     /// Wakes the feed to remove the rank's blocks.
     emptied: Notify,
 }
@@ -104,6 +106,17 @@ impl FeedStatus {
 
     pub(super) fn lost(&self) {
         self.losses.set(self.losses.get().saturating_add(1));
+    }
+
+    /// Why the last attempt to connect failed, or why the connection ended; `None` once events
+    /// come.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault.borrow().clone()
+    }
+
+    pub(super) fn set_fault(&self, fault: Option<String>) {
+        *self.fault.borrow_mut() = fault;
     }
 
     /// Whether blocks and tokenizer fit; `None` before the first evidence.

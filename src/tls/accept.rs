@@ -65,11 +65,20 @@ impl Tickets {
     }
 }
 
+/// A certificate that clients get.
+#[derive(Clone, Debug)]
+pub struct ServedCertificate {
+    /// Host names of the certificate.
+    pub names: Vec<String>,
+    /// Expiry since 1970; `None` if the date cannot be parsed.
+    pub expires_at: Option<Duration>,
+}
+
 /// Accepts TLS sessions. A handle: clones share the state.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
-    expires_at: Option<Duration>,
+    certificates: Arc<[ServedCertificate]>,
     /// Client authentication is on; client certificates may be long.
     asks_client: bool,
 }
@@ -86,7 +95,11 @@ impl Acceptor {
         };
         let certified = files.certificates.iter().enumerate().map(read);
         let certified = certified.collect::<Result<Vec<_>, _>>()?;
-        let expires_at = certified.iter().filter_map(|pair| pair.expires_at).min();
+        let served = certified.iter().map(|pair| ServedCertificate {
+            names: pair.names.clone(),
+            expires_at: pair.expires_at,
+        });
+        let certificates = served.collect();
         let provider = Arc::new(default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
@@ -107,7 +120,7 @@ impl Acceptor {
         }
         // A session store would need a lock between shards. Tickets need none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self { config: Arc::new(config), expires_at, asks_client: files.client_ca.is_some() })
+        Ok(Self { config: Arc::new(config), certificates, asks_client: files.client_ca.is_some() })
     }
 
     /// A session with a newly connected client.
@@ -127,8 +140,14 @@ impl Acceptor {
 
     /// Time since 1970 at which the first certificate expires.
     #[must_use]
-    pub const fn expires_at(&self) -> Option<Duration> {
-        self.expires_at
+    pub fn expires_at(&self) -> Option<Duration> {
+        self.certificates.iter().filter_map(|certificate| certificate.expires_at).min()
+    }
+
+    /// All certificates, in the order of the configuration.
+    #[must_use]
+    pub fn certificates(&self) -> &[ServedCertificate] {
+        &self.certificates
     }
 }
 

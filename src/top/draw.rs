@@ -117,11 +117,12 @@ impl App {
     fn tenants(&self) -> Option<String> {
         let tenants = &self.view().figures.tenants;
         let shown = tenants.iter().map(|tenant| {
-            let TenantRates { name, answered_per_s, refused_per_s, failed_per_s } = tenant;
+            let TenantRates { name, answered_per_s, refused_per_s, failed_per_s, limits } = tenant;
             let wrong = [(refused_per_s, "refused"), (failed_per_s, "failed")];
             let wrong = wrong.into_iter().filter(|(per_s, _)| **per_s > 0.0);
             let wrong = wrong.map(|(per_s, word)| format!(" {} {word}/s", rate(Some(*per_s))));
-            format!("  {name} {}/s{}", rate(Some(*answered_per_s)), wrong.collect::<String>())
+            let wrong: String = wrong.collect();
+            format!("  {name} {}/s{wrong}{limits}", rate(Some(*answered_per_s)))
         });
         (!tenants.is_empty()).then(|| format!("tenants{}", shown.collect::<String>()))
     }
@@ -195,7 +196,7 @@ impl App {
             format!("  models {}", row.names.models.join(", ")),
             format!("  block size {}  KV events {}", count(row.load.block_size), known(&row.feed)),
             format!("  waits for {}", known(&row.waits_for)),
-            format!("  not up, for {}", known(&row.error)),
+            format!("  fault {}", known(&row.error)),
         ];
         facts.extend(row.figures.iter().map(|(name, value)| format!("  {name} {value}")));
         for (fact, y) in facts.iter().take(usize::from(lines)).zip(2_u16..) {

@@ -58,6 +58,8 @@ pub(crate) struct TenantRates {
     pub(crate) answered_per_s: f64,
     pub(crate) refused_per_s: f64,
     pub(crate) failed_per_s: f64,
+    /// Limits in words; empty without a limit.
+    pub(crate) limits: String,
 }
 
 impl RecentSnapshots {
@@ -165,6 +167,11 @@ impl RecentSnapshots {
             answered_per_s: rate(name, |counts| counts.answered),
             refused_per_s: rate(name, |counts| counts.refused),
             failed_per_s: rate(name, |counts| counts.failed),
+            limits: newest
+                .requests
+                .tenants
+                .get(name)
+                .map_or_else(String::new, |counts| counts.limits.words()),
         });
         let mut rates: Vec<TenantRates> = rates.collect();
         let trouble = |tenant: &TenantRates| tenant.refused_per_s + tenant.failed_per_s;

@@ -43,7 +43,7 @@ pub(crate) struct RankRow {
     pub(crate) names: RankNames,
     pub(crate) state: RowState,
     pub(crate) waits_for: Option<String>,
-    /// Why the worker is not up.
+    /// Why the worker is not up, or the fault of a rank that is up.
     pub(crate) error: Option<String>,
     pub(crate) load: RowLoad,
     pub(crate) feed: Option<String>,
@@ -141,7 +141,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
         },
         state: state(worker, &at),
         waits_for: worker.reasons.waits_for.as_deref().map(clean),
-        error: worker.reasons.error.as_deref().map(clean),
+        error: worker.reasons.error.as_deref().or(snapshot.word("fault", place)).map(clean),
         load: RowLoad {
             in_flight: at("in_flight"),
             limit: limit.or_else(|| positive(&places.running_max)),

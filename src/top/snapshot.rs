@@ -53,6 +53,32 @@ pub(crate) struct TenantCounts {
     pub(crate) answered: f64,
     pub(crate) refused: f64,
     pub(crate) failed: f64,
+    #[serde(flatten)]
+    pub(crate) limits: TenantLimits,
+}
+
+/// Limits of a tenant; 0: no limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct TenantLimits {
+    pub(crate) requests_per_minute: f64,
+    pub(crate) tokens_per_minute: f64,
+    pub(crate) in_flight_max: f64,
+}
+
+impl TenantLimits {
+    /// In words; empty without a limit.
+    pub(crate) fn words(self) -> String {
+        let Self { requests_per_minute, tokens_per_minute, in_flight_max } = self;
+        let limits = [
+            (requests_per_minute, "requests/min"),
+            (tokens_per_minute, "tokens/min"),
+            (in_flight_max, "in flight"),
+        ];
+        let set = limits.into_iter().filter(|(limit, _)| *limit > 0.0);
+        let words: Vec<String> = set.map(|(limit, unit)| format!("{limit} {unit}")).collect();
+        if words.is_empty() { String::new() } else { format!(" (limit {})", words.join(", ")) }
+    }
 }
 
 /// The part that changes only with the fleet.

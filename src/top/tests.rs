@@ -161,13 +161,17 @@ fn tenants_stand_in_a_line_of_their_own_the_refused_first() {
     let at = |uptime_ms: u64, refused: u64| {
         let mut snapshot = snapshot(2, uptime_ms);
         let calm = json!({"answered": uptime_ms / 500, "refused": 0, "failed": 0, "left": 0});
-        let noisy = json!({"answered": 0, "refused": refused, "failed": 0, "left": 0});
+        let mut noisy = json!({"answered": 0, "refused": refused, "failed": 0, "left": 0});
+        noisy["requests_per_minute"] = 60.into();
         snapshot["tenants"] = json!({"calm": calm, "noisy\u{1b}": noisy});
         snapshot
     };
     let app = app(&[at(1_000, 0), at(2_000, 5)]);
     let frame = text(&app, 150);
     let third = frame.lines().nth(2).unwrap();
-    assert_eq!(third, "tenants  noisy? 0/s 5.0 refused/s  calm 2.0/s", "{frame}");
+    assert_eq!(
+        third, "tenants  noisy? 0/s 5.0 refused/s (limit 60 requests/min)  calm 2.0/s",
+        "{frame}"
+    );
     assert!(frame.lines().nth(4).unwrap().starts_with(">gpu0"), "{frame}");
 }

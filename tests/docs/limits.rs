@@ -11,9 +11,10 @@ use syn::{Attribute, Expr, Item, ItemConst, Lit, Meta, Stmt, Type};
 /// Sections of the configuration whose keys all are limits.
 const SECTIONS: [&str; 2] = ["limits", "timeouts"];
 /// Endings of keys that are limits in any section.
-const ENDINGS: [&str; 4] = ["_max", "_min", "_per_minute", "_use_percent"];
+const ENDINGS: [&str; 5] = ["_max", "_min", "_per_minute", "_use_percent", "timeout"];
 /// Further keys that are limits.
-const FURTHER: [&str; 2] = ["retry.budget_percent", "health.ejected_share_percent"];
+const FURTHER: [&str; 3] =
+    ["rejection_window", "retry.budget_percent", "health.ejected_share_percent"];
 /// Comment of `limits.rs` before the constants of a topic.
 const TOPIC: &str = "// Topic: ";
 /// Words of a table cell, as `tools/prose` counts them.
@@ -220,6 +221,10 @@ fn every_public_constant_is_on_the_page() {
 #[test]
 fn further_keys_exist_and_are_no_limits_by_name() {
     let all = all_keys();
+    let shown = keys();
+    for bound in ["health.timeout", "traces.timeout", "disaggregation.prefill_timeout"] {
+        assert!(shown.contains(&format!("| `{bound}` |")), "{bound} is missing");
+    }
     for further in FURTHER {
         assert!(all.iter().any(|entry: &KeyEntry| entry.key.path == further), "{further} is gone");
         let by_name = ENDINGS.iter().any(|ending| further.ends_with(ending));

@@ -299,6 +299,17 @@ fn reasons() -> String {
     text
 }
 
+/// The page of errors sends its reader there for each reason.
+#[test]
+fn troubleshooting_has_each_reason() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/operate/troubleshooting.md")).unwrap();
+    let is_missing = |reason: &&str| !page.contains(&format!("`{reason}`"));
+    let reasons = Reason::ALL.map(Reason::as_str);
+    let missing: Vec<&str> = reasons.into_iter().filter(|reason| is_missing(reason)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// The header fields of one direction.
 fn headers(fields: &[header::HeaderField]) -> String {
     let mut text = "| header | on | meaning |\n|---|---|---|\n".to_owned();

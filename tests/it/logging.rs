@@ -1,7 +1,7 @@
 //! Standard error that is closed, full or not read costs lines of the log and nothing else.
 
 use crate::rig::truth::{get, metric};
-use crate::rig::{Client, RouterProcess, Worker, post, until};
+use crate::rig::{Client, RouterProcess, Worker, admin_post, post, until};
 use rustix::process::Signal;
 use std::fs::File;
 use std::io::{Read, Write, pipe};
@@ -18,6 +18,53 @@ fn settings(worker: &Worker) -> String {
          [[worker]]\nurl = \"{}\"\nengine = \"openai\"\nmodels = [\"m\"]\n",
         worker.url()
     )
+}
+
+/// M3: a refusal of the router has a cause, whatever its status; a model that was not read is
+/// missing, and not empty.
+#[test]
+fn each_refusal_has_a_cause_and_a_window_by_hand_its_caller() {
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/api_keys/two.toml");
+    let key = "gold-key";
+    let worker = Worker::json("{}");
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\napi_keys = \"{keys}\"\n[log]\nrequests = true\njson = true\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n",
+        worker.url()
+    ));
+    until("it is ready", || get(router.admin, "/readyz").status == 200);
+    let ask = |key: &str, model: &str| {
+        let body = format!(r#"{{"model":"{model}","prompt":"p"}}"#);
+        let text = String::from_utf8(post("/v1/completions", body.as_bytes())).unwrap();
+        let field = format!("\r\nauthorization: Bearer {key}\r\n");
+        let mut client = Client::connect(router.listen);
+        client.send(text.replacen("\r\n", &field, 1).as_bytes());
+        client.reply().status
+    };
+    assert_eq!(ask("wrong", "m"), 401);
+    assert_eq!(ask(key, "unknown"), 404);
+    let mut operator = Client::connect(router.admin);
+    operator.send(&admin_post("/admin/window", br#"{"open":"30s","model":"m"}"#));
+    assert_eq!(operator.reply().status, 200);
+    assert_eq!(ask(key, "m"), 429);
+    let lines = || -> Vec<serde_json::Value> {
+        router.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    let records =
+        || lines().into_iter().filter(|line| line["message"] == "request").collect::<Vec<_>>();
+    until("all are in the log", || records().len() == 3);
+    for record in records() {
+        assert!(record["cause"].as_str().is_some_and(|cause| !cause.is_empty()), "{record}");
+        assert_ne!(record["model"], "", "{record}");
+    }
+    let by_hand = |line: &&serde_json::Value| {
+        line["message"].as_str().is_some_and(|text| text.contains("opened by hand"))
+    };
+    let all = lines();
+    let opened = all.iter().find(by_hand).expect("the order is in the log");
+    assert_eq!((&opened["level"], &opened["model"]), (&"WARN".into(), &"m".into()), "{opened}");
+    assert_eq!(opened["open_for"], "30s", "{opened}");
+    assert!(opened["by"].as_str().is_some_and(|by| by.starts_with("127.0.0.1")), "{opened}");
 }
 
 /// A worker whose health checks fail from the moment that `sick` is sent on.
@@ -173,6 +220,8 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
     assert_eq!((&cut["outcome"], cut["output_tokens"].is_null()), (&"cut".into(), true), "{log}");
     assert!(cut["cause"].as_str().unwrap().contains("closed"), "{log}");
     assert_eq!((&lost["outcome"], &lost["status"]), (&"upstream-failed".into(), &502.into()));
+    assert_eq!(whole["level"], "INFO", "{log}");
+    assert_eq!(lost["level"], "WARN", "{log}");
     let name = worker.address.to_string();
     assert!(lost["cause"].as_str().unwrap().contains(&name), "{log}");
     assert!(!log.contains("secret"), "{log}");
@@ -408,7 +457,8 @@ fn no_text_of_a_prompt_or_an_answer_is_in_the_log() {
     }
     let explained = get(router.admin, "/debug/overlap?model=m&prompt=zebrafish&text=true");
     assert!(explained.text().contains(WORD), "the caller gets the text of the own prompt");
-    until("the records are written", || router.logged("INFO request") >= asked);
+    let written = || router.logged("INFO request") + router.logged("WARN request");
+    until("the records are written", || written() >= asked);
     let log = router.log();
     assert!(!log.contains(WORD), "{log}");
     assert!(!get(router.admin, "/metrics").text().contains(WORD));

@@ -110,5 +110,6 @@ mod worker_changes;
 mod worker_down;
 mod worker_drain;
 mod worker_fails;
+mod worker_faults;
 mod worker_lies;
 mod wrong_tokenizer;

@@ -78,7 +78,7 @@ fn a_file_brings_workers_and_takes_them() {
         until("that is said", || router.logged("nothing learnt of workers") == count + 1);
         let readiness = get(router.admin, "/readyz");
         assert_eq!(readiness.status, 200, "it serves on");
-        let concern = "1 source of workers cannot be read";
+        let concern = "cannot be read: `discovery.file` workers.toml";
         assert!(readiness.text().contains(concern), "{}", readiness.text());
         assert!(has(0) && has(1) && has(2));
     }
@@ -216,4 +216,34 @@ fn workers_of_a_name_are_asked_with_the_default_key() {
     std::fs::write(&key, "second-key\n").unwrap();
     assert!(reloaded(&router).text().contains("worker.api_key_file"));
     until("it is asked with the other key", || has_key(&worker.next().head, "second-key"));
+}
+
+/// M1: a worker of the file that changes is changed: its settings in place, its name by a removal
+/// and an addition, and a name that goes to another URL too.
+#[test]
+fn a_changed_worker_of_a_file_is_changed() {
+    let [first, second] = [(); 2].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let named = |worker: &Worker, more: &str| format!("{}{more}\n", table(worker));
+    std::fs::write(&file, named(&first, "name = \"w\"")).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), "");
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    let limit = "name = \"w\"\nconcurrency_max = 7";
+    replace(&file, &named(&first, limit));
+    until("the limit is in use", || workers(&router).contains("\"concurrency_max\":7"));
+    assert_eq!(router.logged("its settings were changed by its source"), 1);
+    replace(&file, &named(&first, "name = \"v\""));
+    until("the name is in use", || workers(&router).contains("\"name\":\"v\""));
+    assert!(!workers(&router).contains("\"name\":\"w\""), "{}", workers(&router));
+    replace(&file, &named(&second, "name = \"v\""));
+    let url = format!("\"url\":\"{}\"", second.url());
+    until("the name has the other URL", || workers(&router).contains(&url));
+    until("it serves", || {
+        let mut client = Client::connect(router.listen);
+        client.send(&post("/v1/completions", ASK));
+        client.reply().field("x-forebay-worker") == Some("v")
+    });
+    assert!(!workers(&router).contains(&first.url()), "{}", workers(&router));
+    assert_eq!(router.logged("workers not added"), 0, "no fault: {}", router.log());
 }

@@ -126,6 +126,46 @@ fn a_second_start_without_a_request_to_replace_is_an_error_that_names_the_proces
     assert_eq!(get(first.admin, "/readyz").status, 200);
 }
 
+/// Of routers that start at once, each but the first finds the first when it binds, and says so.
+#[test]
+fn the_losers_of_a_start_at_once_name_the_router_that_runs() {
+    let worker = quick();
+    let mut first = served_by(&worker);
+    first.signal(Signal::TERM);
+    assert!(first.ended().success());
+    let started = [(); 4].map(|()| Some(first.command(&["serve", "--config"])));
+    let mut running: Vec<_> = started.into_iter().flatten().collect();
+    until("one is left", || {
+        let ended = running.iter_mut().map(|one| one.try_wait().unwrap().is_some());
+        ended.filter(|has_ended| *has_ended).count() == 3
+    });
+    let position = running.iter_mut().position(|one| one.try_wait().unwrap().is_none()).unwrap();
+    let mut winner = running.remove(position);
+    let name = format!("process {} is a router on", winner.id());
+    winner.kill().unwrap();
+    winner.wait().unwrap();
+    for loser in running {
+        let text = String::from_utf8_lossy(&loser.wait_with_output().unwrap().stderr).into_owned();
+        assert!(text.contains(&name) && !text.contains("Stop it"), "{name}: {text}");
+    }
+}
+
+/// A router that was stopped holds its admin port while it drains: the next start names it.
+#[test]
+fn an_admin_port_in_use_names_the_process_that_holds_it() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let second = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--worker", "http://127.0.0.1:9"])
+        .args(["--admin", &address])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    let holder = format!("process {} (", std::process::id());
+    assert!(text.contains(&holder) && text.contains("key `admin`"), "{holder}: {text}");
+    assert!(text.contains("until its last request has ended"), "{text}");
+}
+
 /// A foreign process on the port is named as well.
 #[test]
 fn a_port_in_use_names_the_process_that_listens() {

@@ -5,12 +5,13 @@ use super::add_worker::AddWorkerRequest;
 use super::sleep_refusal::SleepRefusal;
 use super::windows::WindowRequest;
 use super::worker_drain::{NoStreamMove, WorkerDrain};
+use crate::access::CallerOrigin;
 use crate::question::{Question, Questions, ask, gone};
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -26,13 +27,22 @@ pub(crate) async fn windows(State(questions): State<Questions>) -> Response {
 }
 
 /// `POST /admin/window`; responds like the GET after the change.
-pub(crate) async fn set_window(State(questions): State<Questions>, body: Bytes) -> Response {
+pub(crate) async fn set_window(
+    State(questions): State<Questions>,
+    caller: Option<Extension<CallerOrigin>>,
+    body: Bytes,
+) -> Response {
     let asked = match WindowRequest::from_body(&body) {
         Ok(asked) => asked,
         Err(fault) => return refused(StatusCode::BAD_REQUEST, &fault),
     };
-    match ask(&questions, |back| Question::SetWindow(asked, back)).await {
-        Some(Ok(list)) => Json(list).into_response(),
+    let order = asked.clone();
+    let answer = ask(&questions, |back| Question::SetWindow(asked, back)).await;
+    match answer {
+        Some(Ok(list)) => {
+            order.log(caller.as_deref().map_or("?", |caller| &caller.name));
+            Json(list).into_response()
+        }
         Some(Err(unknown)) => refused(StatusCode::NOT_FOUND, &unknown.0),
         None => gone(),
     }

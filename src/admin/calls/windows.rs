@@ -3,12 +3,13 @@
 
 use forebay_base::{NanosSinceStart, PoolIndex};
 use forebay_board::{WindowOrigin, Windows};
-use forebay_config::parse_duration;
+use forebay_config::{format_duration, parse_duration};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tracing::{info, warn};
 
 /// Longest window by hand: a window that an operator forgets must end.
 const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
@@ -27,7 +28,7 @@ the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long
 \"model\": NAME limits it to the workers that serve that model";
 
 /// A request to open or close windows.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowRequest {
     /// Name of a model; absent: all models.
     model: Option<String>,
@@ -61,6 +62,21 @@ impl WindowRequest {
             _ => return Err(format!("give `open` or `\"close\": true`; {HOW_TO_ASK}")),
         };
         Ok(Self { model: body.model, open })
+    }
+
+    /// Logs the order with its caller. The log of windows has only a line a minute of a busy pool,
+    /// and an order counts more.
+    pub(crate) fn log(&self, by: &str) {
+        let model = self.model.as_deref().unwrap_or("all");
+        match self.open {
+            Some(time) => warn!(
+                model,
+                open_for = format_duration(time),
+                by,
+                "rejection window opened by hand: requests get 429; `forebay window close` ends it"
+            ),
+            None => info!(model, by, "rejection windows closed by hand"),
+        }
     }
 
     /// Opens or closes windows, regardless of their opener.

@@ -1,10 +1,11 @@
 //! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
+use super::rank_faults::{feed_fault, request_fault};
 use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_board::{EjectReason, HeldFailures, LoadReports};
+use forebay_board::{EjectReason, HeldFailures, LoadReports, RankLoad};
 use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
@@ -116,8 +117,28 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "breaker_open": load.is_open(),
         "held": load.held().map(|held| held_against(held, sources.fleet.now)),
         "ejected": load.ejected().map(EjectReason::name),
+        "fault": fault(index, rank, sources),
         "report": report(index, &sources.fleet.loads.reports(), sources.fleet.now),
     }))
+}
+
+/// Why requests fail on the rank, or why it has no KV events.
+fn fault(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<String> {
+    let FleetView { fleet, board, now, .. } = sources.fleet;
+    let worker = fleet.workers.get(rank.worker.index())?;
+    rank_fault(board.rank(index)?, worker, sources.feeds.status(index), now)
+}
+
+/// The first fault of a rank of a worker that is up. A worker that is not up has its own reason.
+pub(crate) fn rank_fault(
+    load: &RankLoad,
+    worker: &Worker,
+    feed: Option<&FeedStatus>,
+    now: NanosSinceStart,
+) -> Option<String> {
+    let is_up = state(worker.state) == "up";
+    let of_requests = || request_fault(load, worker.api_key.is_some(), now);
+    is_up.then(|| of_requests().or_else(|| feed.and_then(feed_fault))).flatten()
 }
 
 /// Failures recorded against a rank: for which callers and models, and until when.

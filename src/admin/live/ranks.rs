@@ -2,7 +2,7 @@
 //! each rank. Columns that change only with the fleet are in whole snapshots only.
 
 use super::super::calls::roles;
-use super::super::calls::workers::{models_of, scheme, state};
+use super::super::calls::workers::{models_of, rank_fault, scheme, state};
 use super::super::metrics::catalogue;
 use super::super::metrics::metrics_text::approximate;
 use super::super::metrics::scrape::RANK_GAUGES;
@@ -54,6 +54,11 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
         }))
     });
     columns.insert("feed".to_owned(), feeds.collect());
+    let faults = fleet.present().map(|(index, _, worker)| {
+        let feed = sources.feeds.status(index);
+        json!(board.rank(index).and_then(|load| rank_fault(load, worker, feed, now)))
+    });
+    columns.insert("fault".to_owned(), faults.collect());
     Value::Object(columns)
 }
 

@@ -57,6 +57,7 @@ impl SnapshotParts<'_, '_, '_> {
             "whole": whole,
             "reasons": readiness.reasons,
             "concerns": readiness.concerns,
+            "certificates": readiness.shown_certificates(),
             "replicas": replicas,
             "ranks": ranks::figures(scrape),
             "pools": pools(scrape),

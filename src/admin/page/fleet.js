@@ -211,7 +211,7 @@ function rankRow(worker, place, fixed, figures) {
     key: `${worker.name} ${fixed.dp_rank[place]}`,
     name: `rank ${fixed.dp_rank[place]}`,
     labels: { worker: worker.name, dp_rank: fixed.dp_rank[place] },
-    note: `${fixed.role[place]} · block ${fixed.block_size[place] || "–"}`,
+    note: at("fault") ?? `${fixed.role[place]} · block ${fixed.block_size[place] || "–"}`,
     state,
     limit,
     in_flight: at("in_flight") ?? 0,
@@ -221,6 +221,7 @@ function rankRow(worker, place, fixed, figures) {
     blocks: at("kv_rank_blocks"),
     blocksMax: fixed.kv_blocks[place],
     feed: at("feed"),
+    fault: at("fault"),
     fill: Math.min(Math.max(load, 0), 1),
     of: [],
   };
@@ -251,15 +252,19 @@ function workerRow(worker) {
   const kv = known("kv");
   const feeds = [...new Set(known("feed"))];
   const own = workerState(worker);
+  const faults = of.map((rank) => rank.fault).filter(Boolean);
+  const share = of.length > 1 ? `${faults.length} of ${of.length} ranks: ` : "";
+  const fault = faults.length ? share + faults[0] : "";
   const troubled = of.filter((rank) => rank.state !== "up");
   const row = {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
-    note: own !== "up" && worker.error ? worker.error : duties(worker),
+    note: (own !== "up" && worker.error) || fault || duties(worker),
     tip: `${worker.url}\n${worker.engine}, role ${worker.role}\n`
       + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
-      + (worker.error ? `\nnot up: ${worker.error}` : ""),
+      + (worker.error ? `\nnot up: ${worker.error}` : "")
+      + (fault ? `\n${fault}` : ""),
     state: own === "up" && of.length === 1 ? of[0].state : own,
     hasTrouble: troubled.length > 0,
     limit: of.every((rank) => rank.limit) ? sum(of.map((rank) => rank.limit)) : 0,

@@ -86,6 +86,16 @@ impl RankLoad {
         self.close();
     }
 
+    /// Another process answers at the rank's address, and did not cause the failures of the process
+    /// before. An ejection stays.
+    pub fn forget_failures(&self) {
+        // ordering: independent words, each a hint; a failure at the same moment may stay or go.
+        self.failures.store(0, Ordering::Relaxed);
+        // ordering: as above.
+        self.history.store(0, Ordering::Relaxed);
+        let _ = self.reopen();
+    }
+
     #[must_use]
     pub fn ejected(&self) -> Option<EjectReason> {
         // ordering: a hint; pairs with `eject`.

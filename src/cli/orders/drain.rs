@@ -82,7 +82,7 @@ async fn given(args: &OrderArgs, order: RotationOrder, out: &mut impl Write) -> 
     let body = serde_json::json!({ "move_streams": true });
     let path = ["workers", &args.worker, order.word()];
     let body = (order == RotationOrder::Drain { move_streams: true }).then_some(&body);
-    let mut worker = client.of_router(client.post(&path, body).await?, "in_flight")?;
+    let mut worker = client.post(&path, body).await?;
     if let Some(wait) = args.wait {
         if !args.json && !order.is_done(&worker) {
             line(&order.said(&worker), out)?;

@@ -31,8 +31,11 @@ async fn report(args: &ReloadArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
     match client.post(&["admin", "reload"], None).await {
         Ok(answer) => {
-            let answer = client.of_router(answer, "applied")?;
-            if args.json { json(&answer, out) } else { applied(&answer, out) }
+            if args.json {
+                json(&answer, out)
+            } else {
+                applied(&answer, out)
+            }
         }
         Err(fault) => {
             if args.json && !fault.answer.is_null() {

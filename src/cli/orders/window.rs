@@ -82,7 +82,6 @@ async fn report(
         Some(order) => client.post(&path, Some(&order)).await?,
         None => client.get(&path).await?,
     };
-    let answer = client.of_router(answer, "pools")?;
     if args.json {
         return json(&answer, out);
     }

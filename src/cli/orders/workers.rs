@@ -34,8 +34,8 @@ pub(crate) fn run(args: &WorkersArgs) -> ExitCode {
 async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
     let answer = match &args.worker {
-        Some(name) => client.of_router(client.get(&["workers", name]).await?, "ranks")?,
-        None => client.of_router(client.get(&["workers"]).await?, "workers")?,
+        Some(name) => client.get(&["workers", name]).await?,
+        None => client.get(&["workers"]).await?,
     };
     if args.json {
         return json(&answer, out);
@@ -66,7 +66,7 @@ fn row(worker: &Value) -> Vec<String> {
         limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string()),
         waiting.sum::<u64>().to_string(),
         words(worker, "models"),
-        why(worker).to_owned(),
+        why(worker),
     ]
 }
 
@@ -80,23 +80,21 @@ pub(super) fn state(worker: &Value) -> &str {
 }
 
 /// Reason why a worker is not used; empty if it is.
-pub(super) fn why(worker: &Value) -> &str {
+pub(super) fn why(worker: &Value) -> String {
     let reasons = ["error", "waits_for", "engine_used_by"].map(|name| word(worker, name));
     let reason = reasons.into_iter().find(|reason| !reason.is_empty());
-    reason.unwrap_or_else(|| held(worker))
+    reason.map_or_else(|| fault(worker), ToOwned::to_owned)
 }
 
-/// Whether ranks are paused for failures of requests.
-fn held(worker: &Value) -> &'static str {
+/// Fault of the first rank that has a fault, and how many ranks have faults.
+fn fault(worker: &Value) -> String {
     let ranks = list(worker, "ranks");
-    let is_paused = |rank: &Value| {
-        let paused_ms = rank.get("held").and_then(|held| held.get("paused_ms"));
-        paused_ms.and_then(Value::as_u64).is_some_and(|ms| ms > 0) || is_set(rank, "breaker_open")
-    };
-    match ranks.iter().filter(|rank| is_paused(rank)).count() {
-        0 => "",
-        paused if paused == ranks.len() => "paused: requests failed there, see the log",
-        _ => "some ranks are paused: requests failed there, see the log",
+    let faults = ranks.iter().map(|rank| word(rank, "fault")).filter(|fault| !fault.is_empty());
+    let faults: Vec<&str> = faults.collect();
+    match (faults.first(), ranks.len()) {
+        (None, _) => String::new(),
+        (Some(fault), 1) => (*fault).to_owned(),
+        (Some(fault), all) => format!("{} of {all} ranks: {fault}", faults.len()),
     }
 }
 
@@ -118,10 +116,12 @@ mod tests {
         assert_eq!(row(&worker(Value::Null))[5], "-", "a rank without a limit");
         assert_eq!(row(&worker(json!(0)))[5], "-", "a rank without a limit");
         assert_eq!(row(&json!({}))[5], "-", "no rank");
-        let held = |paused_ms: u64| json!({"held": {"paused_ms": paused_ms}});
-        assert!(why(&json!({"ranks": [held(5), held(9)]})).starts_with("paused"));
-        assert!(why(&json!({"ranks": [held(5), held(0)]})).starts_with("some ranks"));
-        assert_eq!(why(&json!({"ranks": [held(0), {"held": null}]})), "");
+        let rank = |fault: Option<&str>| json!({ "fault": fault });
+        let paused = Some("paused: requests failed with status 404");
+        assert_eq!(why(&json!({"ranks": [rank(paused)]})), paused.unwrap());
+        let all = why(&json!({"ranks": [rank(None), rank(paused), rank(paused)]}));
+        assert_eq!(all, "2 of 3 ranks: paused: requests failed with status 404");
+        assert_eq!(why(&json!({"ranks": [rank(None), rank(None)]})), "");
         assert_eq!(state(&json!({"state": "up", "draining": true})), "draining");
         assert_eq!(state(&json!({"state": "up", "draining": true, "sleep": "asleep"})), "asleep");
     }

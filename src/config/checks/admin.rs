@@ -40,7 +40,9 @@ impl Check<'_> {
     fn admin_port(&mut self, config: &Config, admin: SocketAddr) {
         if collide(config.listen, admin) {
             let what = format!("`admin` {admin} collides with `listen` {}", config.listen);
-            self.error("admin", what, "give each its own port");
+            // Either may be the default.
+            let key = if self.origins.has("admin") { "admin" } else { "listen" };
+            self.error(key, what, "give each its own port");
         }
         let is_open = config.admin_token_file.is_none() && config.admin_tls.client_ca.is_none();
         if is_open && !admin.ip().is_loopback() {

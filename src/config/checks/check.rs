@@ -63,7 +63,7 @@ const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tekken.json"];
 
 pub(crate) struct Check<'a> {
-    origins: &'a Origins,
+    pub(crate) origins: &'a Origins,
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -159,7 +159,8 @@ impl Check<'_> {
         let others = config.workers_state.is_some() || config.discovery.is_on();
         if config.workers.is_empty() && !others {
             let help = "give --worker http://host:port, or a [[worker]] table with a url";
-            self.error("worker", "no worker is configured", help);
+            let origin = self.origins.start_of_file();
+            self.findings.push(Finding::error(origin, "no worker is configured", help));
         }
         if config.workers.len() > WORKERS_MAX {
             let what = format!("{} workers, more than {WORKERS_MAX}", config.workers.len());

@@ -55,12 +55,10 @@ impl Check<'_> {
         tenant: &TenantConfig,
         mut before: impl Iterator<Item = &'t TenantConfig>,
     ) {
-        let is_visible = |byte: u8| (0x21..0x7f).contains(&byte);
         if tenant.name.is_empty() {
             let help = "give the tenant of its keys, the value of `queue.tenant_header`, or `*`";
             self.error(path, "a tenant has no `name`", help);
-        } else if tenant.name.len() > TENANT_NAME_BYTES_MAX || !tenant.name.bytes().all(is_visible)
-        {
+        } else if !is_tenant_name(&tenant.name) {
             let what = format!(
                 "`tenant.name` {:?} is no text of at most {TENANT_NAME_BYTES_MAX} visible ASCII \
                  characters without spaces",
@@ -84,6 +82,12 @@ impl Check<'_> {
             self.warning("queue.engine_priority", what, "leave it out");
         }
     }
+}
+
+/// Is this text the name of a tenant?
+pub(crate) fn is_tenant_name(name: &str) -> bool {
+    let is_visible = |byte: u8| (0x21..0x7f).contains(&byte);
+    (1..=TENANT_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_visible)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 mod admin;
 mod client;
+pub(crate) mod contradictions;
 mod disaggregation;
 mod doors;
 mod flow;

@@ -68,6 +68,22 @@ impl Origins {
         found.map_or(Origin::Whole, |(_, origin)| origin.clone())
     }
 
+    /// True if the file or a flag has the key.
+    #[must_use]
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.by_path.contains_key(path)
+    }
+
+    /// First line of the file, for what a file lacks. Without a key in the file: no place.
+    #[must_use]
+    pub(crate) fn start_of_file(&self) -> Origin {
+        let name = self.by_path.values().find_map(|origin| match origin {
+            Origin::File { name, .. } => Some(name.clone()),
+            Origin::Flag(_) | Origin::Whole => None,
+        });
+        name.map_or(Origin::Whole, |name| Origin::File { name, line: 1, column: 1 })
+    }
+
     /// Origin of the key, or of the nearest key that contains it.
     #[must_use]
     pub fn of(&self, path: &str) -> Origin {

@@ -3,8 +3,9 @@
 
 use super::engine_seat::EngineSeat;
 use super::{Fleet, KnownWorker, OperatorOrder};
-use forebay_base::WorkerIndex;
+use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
+use forebay_discovery::Description;
 use forebay_fleet::worker::WorkerState;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -55,6 +56,25 @@ impl KnownWorker {
 }
 
 impl Fleet {
+    /// Does another engine than before answer at the worker's address: of another type, or with
+    /// other models? An equal restarted process is not seen here.
+    pub(crate) fn is_other_engine(&self, worker: WorkerIndex, now: &Description) -> bool {
+        let known = self.workers.get(worker.index());
+        let before = known.and_then(|known| known.description.as_ref());
+        before.is_some_and(|before| {
+            before.dialect != now.dialect
+                || before.root_model() != now.root_model()
+                || before.listing.is_nothing() != now.listing.is_nothing()
+        })
+    }
+
+    /// The ranks that the worker ever had.
+    pub(crate) fn rank_indices(&self, worker: WorkerIndex) -> impl Iterator<Item = RankIndex> {
+        let ranks = self.ranks.iter().enumerate();
+        let of_worker = ranks.filter(move |(_, rank)| rank.worker == worker);
+        of_worker.filter_map(|(index, _)| RankIndex::try_from_index(index))
+    }
+
     /// Chooses the worker by which each engine is used. The chosen worker stays for as long as it
     /// answers at its address, or the operator keeps it idle. Then the first worker that answers is
     /// chosen.

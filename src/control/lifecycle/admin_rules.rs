@@ -5,6 +5,7 @@ use super::super::tls::{AdminTls, ServerTls};
 use super::handover::AdminDoor;
 use forebay_admin::{Access, AdminListener, AdminSocket, AdminTokens, ClientCallers, Question};
 use forebay_config::{Config, read_token};
+use forebay_tls::Acceptor;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +36,11 @@ impl AdminRules {
     ) -> io::Result<AdminDoor> {
         let listener = AdminListener::new(socket, self.tls.as_ref().map(AdminTls::shown))?;
         Ok(AdminDoor { listener, callers, questions, access: Arc::clone(&self.access) })
+    }
+
+    /// Certificates of the admin API.
+    pub(crate) fn acceptor(&self) -> Option<Acceptor> {
+        self.tls.as_ref().map(AdminTls::acceptor)
     }
 
     /// Reads all files again. Returns the keys of files with another token. An unreadable file

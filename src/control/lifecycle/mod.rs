@@ -31,6 +31,7 @@ use forebay_admin::{ReloadRefusal, ReloadReport};
 use forebay_base::NanosSinceStart;
 use forebay_board::account::ShardPhase;
 use forebay_config::{Config, Reloader};
+use forebay_tls::Acceptor;
 use std::fs::File;
 use std::sync::Arc;
 use tracing::{error, info};
@@ -140,6 +141,11 @@ impl Lifecycle {
     }
 
     /// Shards without progress, in shard order.
+    /// Certificates of the admin API, if it has any.
+    pub(super) fn admin_acceptor(&self) -> Option<Acceptor> {
+        self.reload.admin_acceptor()
+    }
+
     pub(super) fn stalled_shards(&self) -> Vec<bool> {
         self.watchdog.are_stalled().collect()
     }

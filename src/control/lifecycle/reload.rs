@@ -6,6 +6,7 @@ use super::admin_rules::AdminRules;
 use super::front_door::FrontDoor;
 use forebay_admin::{ReloadRefusal, ReloadReport};
 use forebay_config::{Config, Finding, ReloadError, Reloader, Severity};
+use forebay_tls::Acceptor;
 use std::sync::Arc;
 use tracing::{error, info, warn};
 
@@ -48,6 +49,11 @@ impl ReloadSource {
             changes.also_applied(key);
         }
         Ok(ReloadReport { changes, warnings })
+    }
+
+    /// Certificates of the admin API, if it has any.
+    pub(super) fn admin_acceptor(&self) -> Option<Acceptor> {
+        self.admin_rules.acceptor()
     }
 
     /// The workers of these URLs have found no place: the next reload adds them again.

@@ -9,7 +9,7 @@ use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_board::RankLoad;
 use forebay_config::{KnownConnectors, WorkerChanges, WorkerConfig, WorkerUrl};
 use forebay_fleet::worker::WorkerState;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 impl Membership {
     /// Gives the worker a place and starts its probe. Reads the files of TLS to a worker with
@@ -50,21 +50,27 @@ impl Membership {
             let place = fleet.worker_at(&worker.url);
             place.and_then(|place| fleet.checked_state(place)) == Some(WorkerState::Up)
         };
-        let SourceNews { joined, left } = self.sources.news(listed, serves);
+        let SourceNews { joined, changed, left } = self.sources.news(listed, serves);
         let ends_wait = is_start && !self.sources.are_awaited();
-        let publishes = !joined.is_empty() || !left.is_empty() || ends_wait;
+        let publishes = !joined.is_empty() || !changed.is_empty() || !left.is_empty() || ends_wait;
         let mut change = FleetChange::published_if(publishes);
         let mut refused = Vec::new();
         let mut known = KnownConnectors::new();
+        // A name or an address may go from a worker that leaves to a worker that joins.
+        self.leave_with(env, &left, &listed.source);
         for worker in joined {
-            let url = worker.url.clone();
-            match self.join(env, &listed.source, worker, is_start, &mut known) {
+            match self.join(env, &listed.source, &worker, is_start, &mut known) {
                 Ok(joined) => change = change.and(joined),
-                Err(reason) => refused.push((url, reason)),
+                Err(PlaceError::Name | PlaceError::Url) if self.fleet.is_leaving(&worker) => {
+                    debug!(url = worker.url, "joins once the worker that leaves is gone");
+                }
+                Err(reason) => refused.push((worker.url, reason)),
             }
         }
         self.sources.log_refused(&listed.source, &refused);
-        self.leave_with(env, &left, &listed.source);
+        for worker in &changed {
+            self.change_settings(env, worker, &listed.source);
+        }
         change
     }
 
@@ -73,26 +79,43 @@ impl Membership {
         &mut self,
         env: &Environment,
         source: &str,
-        worker: WorkerConfig,
+        worker: &WorkerConfig,
         is_start: bool,
         known: &mut KnownConnectors,
     ) -> Result<FleetChange, PlaceError> {
         if let Some(place) = self.fleet.worker_at(&worker.url) {
+            let is_same = |old: &WorkerConfig| old.name == worker.name && old.tls == worker.tls;
+            if self.fleet.is_leaving(worker) && !self.probes.worker(place).is_some_and(is_same) {
+                return Err(PlaceError::Url);
+            }
             // Present by another source, or about to leave.
             if self.fleet.stay(place) {
                 info!(source, url = worker.url, "stays, for its source lists it again");
             }
-            self.sources.add_brought(source, worker);
+            self.sources.add_brought(source, worker.clone());
             return Ok(FleetChange::default());
         }
-        let place = self.add(env, &worker, known)?;
+        let place = self.add(env, worker, known)?;
         info!(source, url = worker.url, "added by its source");
         if is_start {
             self.start_wait.add(place);
         }
-        let url = worker.url.clone();
-        self.sources.add_brought(source, worker);
-        Ok(self.apply_pending_order(env, place, &url))
+        self.sources.add_brought(source, worker.clone());
+        Ok(self.apply_pending_order(env, place, &worker.url))
+    }
+
+    /// Gives a worker the settings that its source lists now, and describes it by them. Settings of
+    /// the configuration file count more.
+    fn change_settings(&mut self, env: &Environment, worker: &WorkerConfig, source: &str) {
+        let is_configured = env.config.workers.iter().any(|other| other.url == worker.url);
+        let Some(place) = self.fleet.worker_at(&worker.url).filter(|_| !is_configured) else {
+            return;
+        };
+        self.fleet.configure(&env.config, worker);
+        let is_up = self.fleet.checked_state(place) == Some(WorkerState::Up);
+        self.probes.renew(place, worker, is_up);
+        let name = self.fleet.name(place).unwrap_or_default();
+        info!(worker = &*name, source, "its settings were changed by its source");
     }
 
     /// Removes workers that a source no longer lists, unless the configuration has them.

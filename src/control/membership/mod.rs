@@ -30,6 +30,7 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_board::RankLoad;
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
@@ -123,7 +124,7 @@ impl Membership {
         snapshot
     }
 
-    /// Sources of workers that cannot be read, without their names.
+    /// Sources of workers that cannot be read.
     pub(super) fn unread_sources(&self) -> Option<String> {
         self.sources.unread()
     }
@@ -172,8 +173,15 @@ impl Membership {
                 let is_up = state == WorkerState::Up;
                 self.start_wait.answered(worker, is_up, env.clock.now());
                 let slow_start = self.slow_start(env, worker, state);
+                if is_up && self.fleet.checked_state(worker) == Some(WorkerState::Down) {
+                    self.forget_failures(env, worker);
+                }
                 let publishes = self.fleet.set_state(worker, state);
                 FleetChange { publishes, slow_start, ..FleetChange::default() }
+            }
+            ProbeNotice::Restarted { worker } => {
+                self.forget_failures(env, worker);
+                FleetChange::default()
             }
             ProbeNotice::Trouble { worker, error } => {
                 self.start_wait.failed(worker);
@@ -192,7 +200,11 @@ impl Membership {
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
                 let unequal = self.fleet.unequal_lengths();
+                let is_other = self.fleet.is_other_engine(worker, &description);
                 let left = self.fleet.describe(worker, address, description, texts);
+                if is_other {
+                    self.forget_failures(env, worker);
+                }
                 model_log::log_list(&mut self.fleet, config, worker);
                 model_log::log_other_models(&self.fleet, config, worker, &before);
                 model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());
@@ -256,6 +268,12 @@ impl Membership {
     /// Notified when a write of the orders' file has ended.
     pub(super) fn orders_written(&self) -> Rc<Notify> {
         self.orders_file.as_ref().map(WorkersState::ended).unwrap_or_default()
+    }
+
+    /// The process that answers from now on did not cause the failures so far.
+    fn forget_failures(&self, env: &Environment, worker: WorkerIndex) {
+        let ranks = self.fleet.rank_indices(worker);
+        ranks.filter_map(|rank| env.board.rank(rank)).for_each(RankLoad::forget_failures);
     }
 
     /// Begins or ends the slow start of a worker that enters the state. A worker that was down, or

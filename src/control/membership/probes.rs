@@ -54,6 +54,17 @@ impl Probes {
         self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
     }
 
+    /// Restarts the probe of a worker with other settings.
+    pub(super) fn renew(&mut self, index: WorkerIndex, worker: &WorkerConfig, is_up: bool) {
+        self.end(index);
+        let probe = self.probing.one(index, worker);
+        let probe = probe.map(|probe| match is_up {
+            true => probe.of_one_that_is_up(),
+            false => probe,
+        });
+        self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
+    }
+
     /// Restarts all probes with the rules and the workers of `config`.
     pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
         self.probing.config = Arc::clone(config);
@@ -62,13 +73,7 @@ impl Probes {
         for (index, RunningProbe { worker, task, .. }) in running {
             task.abort();
             let now = config.workers.iter().find(|now| now.url == worker.url);
-            let worker = now.unwrap_or(&worker);
-            let probe = self.probing.one(index, worker);
-            let probe = probe.map(|probe| match is_up(index) {
-                true => probe.of_one_that_is_up(),
-                false => probe,
-            });
-            self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
+            self.renew(index, now.unwrap_or(&worker), is_up(index));
         }
     }
 

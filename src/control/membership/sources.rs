@@ -12,7 +12,7 @@ use forebay_discovery::{NamedWorkers, workers_of_name};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -55,7 +55,9 @@ pub(super) struct WorkerLists {
 pub(super) struct SourceNews {
     /// Workers that the source has gained.
     pub(super) joined: Vec<WorkerConfig>,
-    /// URLs of workers that no source lists any more.
+    /// Workers that stay, with other settings.
+    pub(super) changed: Vec<WorkerConfig>,
+    /// URLs of workers that no source lists any more, or lists under another name.
     pub(super) left: Vec<String>,
 }
 
@@ -118,7 +120,9 @@ impl WorkerLists {
     }
 
     /// Changes by a list. Joining workers count after [`Self::add_brought`]. No worker leaves
-    /// before a listed worker serves: then the next list removes the missing workers.
+    /// before a listed worker serves: then the next list removes the missing workers. A worker with
+    /// another name or other TLS files leaves at once and joins again. So does a worker if the list
+    /// gives its name to another URL.
     pub(super) fn news(
         &mut self,
         listed: &WorkerList,
@@ -131,16 +135,30 @@ impl WorkerLists {
         }
         let has =
             |workers: &[WorkerConfig], url: &str| workers.iter().any(|worker| worker.url == url);
+        let may_leave = listed.workers.is_empty() || listed.workers.iter().any(serves);
+        let now = |old: &WorkerConfig| listed.workers.iter().find(|now| now.url == old.url);
+        let loses_name = |old: &WorkerConfig| {
+            old.name.is_some() && listed.workers.iter().any(|now| now.name == old.name)
+        };
+        let is_kept = |old: &WorkerConfig| match now(old) {
+            Some(now) => now.name == old.name && now.tls == old.tls,
+            None => !may_leave && !loses_name(old),
+        };
+        let (mut kept, gone): (Vec<_>, Vec<_>) = std::mem::take(had).into_iter().partition(is_kept);
+        let mut changed = Vec::new();
+        for old in &mut kept {
+            if let Some(now) = now(old).filter(|now| *now != old) {
+                now.clone_into(old);
+                changed.push(now.clone());
+            }
+        }
+        *had = kept;
         let joined =
             listed.workers.iter().filter(|worker| !has(had, &worker.url)).cloned().collect();
-        let may_leave = listed.workers.is_empty() || listed.workers.iter().any(serves);
-        let is_kept = |worker: &WorkerConfig| !may_leave || has(&listed.workers, &worker.url);
-        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(had).into_iter().partition(is_kept);
-        *had = kept;
         let left = gone.into_iter().map(|worker| worker.url);
         let left = left.filter(|url| !self.lists(url)).collect();
         self.brought.retain(|_, workers| !workers.is_empty());
-        SourceNews { joined, left }
+        SourceNews { joined, changed, left }
     }
 
     /// The worker of a source is in the fleet, by this source or another.
@@ -163,11 +181,20 @@ impl WorkerLists {
         }
     }
 
-    /// Sources that cannot be read now, without their names.
+    /// Sources that cannot be read now. A file goes by its name without its folder, for a probe
+    /// without a token sees the text.
     pub(super) fn unread(&self) -> Option<String> {
-        let count = self.faulty.borrow().len();
-        let plural = if count == 1 { "" } else { "s" };
-        (count > 0).then(|| format!("{count} source{plural} of workers cannot be read"))
+        let faulty = self.faulty.borrow();
+        let name = |source: &String| match source.contains("://") {
+            true => "a name of `discovery.dns`".to_owned(),
+            false => {
+                let file = Path::new(source).file_name().unwrap_or_default();
+                format!("`discovery.file` {}", file.display())
+            }
+        };
+        let names: BTreeSet<String> = faulty.iter().map(name).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        (!names.is_empty()).then(|| format!("cannot be read: {names}; the log has the reason"))
     }
 
     /// The workers of all sources.
@@ -313,7 +340,7 @@ mod tests {
     /// Takes a list, as if all joining workers got a place.
     fn take(sources: &mut WorkerLists, source: &str, urls: &[&str]) -> (Vec<String>, Vec<String>) {
         let serves = |worker: &WorkerConfig| worker.url != "new";
-        let SourceNews { joined, left } = sources.news(&listed(source, urls), serves);
+        let SourceNews { joined, left, .. } = sources.news(&listed(source, urls), serves);
         let joined_urls = joined.iter().map(|worker| worker.url.clone()).collect();
         joined.into_iter().for_each(|worker| sources.add_brought(source, worker));
         (joined_urls, left)
@@ -340,6 +367,39 @@ mod tests {
         assert_eq!(joined.len(), 1);
     }
 
+    /// No change of a listed worker is silent: settings apply in place; another name, other TLS or
+    /// another URL of the name is a removal and an addition.
+    #[test]
+    fn each_change_of_a_listed_worker_is_applied() {
+        let base = WorkerConfig {
+            url: "a".to_owned(),
+            name: Some("w".to_owned()),
+            ..WorkerConfig::default()
+        };
+        let tls_ca = Some("ca.pem".into());
+        let change = |change: &dyn Fn(&mut WorkerConfig)| {
+            let mut sources = WorkerLists::default();
+            sources.add_brought("f", base.clone());
+            let mut now = base.clone();
+            change(&mut now);
+            let list = WorkerList { source: "f".to_owned(), workers: vec![now.clone()] };
+            let SourceNews { joined, changed, left } = sources.news(&list, |_| false);
+            assert_eq!(joined.len() + changed.len(), usize::from(now != base), "{now:?}");
+            assert_eq!(joined.len(), left.len(), "{now:?}");
+            joined.into_iter().for_each(|worker| sources.add_brought("f", worker));
+            assert_eq!(sources.news(&list, |_| false), SourceNews::default(), "once");
+            left.len()
+        };
+        assert_eq!(change(&|_| {}), 0);
+        assert_eq!(change(&|now| now.concurrency_max = Some(9)), 0);
+        assert_eq!(change(&|now| now.models.push("m".to_owned())), 0);
+        assert_eq!(change(&|now| now.role = forebay_config::WorkerRole::Prefill), 0);
+        assert_eq!(change(&|now| now.name = None), 1);
+        assert_eq!(change(&|now| now.name = Some("v".to_owned())), 1);
+        assert_eq!(change(&|now| now.url = "b".to_owned()), 1);
+        assert_eq!(change(&|now| now.tls.tls_ca.clone_from(&tls_ca)), 1);
+    }
+
     #[test]
     fn no_worker_leaves_before_a_listed_worker_serves() {
         let mut sources = WorkerLists::default();
@@ -347,7 +407,7 @@ mod tests {
         let strings = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
         assert_eq!(take(&mut sources, "f", &["new"]), (strings(&["new"]), vec![]));
         assert_eq!(take(&mut sources, "f", &["new"]), (vec![], vec![]), "nor with the next list");
-        let SourceNews { joined, left } = sources.news(&listed("f", &["new"]), |_| true);
+        let SourceNews { joined, left, .. } = sources.news(&listed("f", &["new"]), |_| true);
         assert_eq!((joined, left), (vec![], strings(&["a", "b"])));
         assert!(sources.lists("new") && !sources.lists("a"));
     }

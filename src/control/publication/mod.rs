@@ -15,8 +15,9 @@ use super::membership::SlowStart;
 use super::ports::Ports;
 use super::reports::EjectionEvent;
 use forebay_admin::{
-    ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, RecordFigures,
-    ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView, WorkerSources,
+    ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, PortCertificate,
+    RecordFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
+    WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_board::RankLoad;
@@ -202,11 +203,13 @@ impl Publication {
         let unread = owners.membership.unread_sources();
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
         let acceptor = self.fleet.serving.acceptor.as_ref();
-        let expires_at = acceptor.and_then(|acceptor| acceptor.expires_at());
-        let expiring =
-            expires_at.and_then(|at| forebay_admin::expiring_certificate(at, since_1970()));
-        let further = unread.into_iter().chain(lost).chain(expiring);
+        let of_admin = owners.lifecycle.admin_acceptor();
+        let certificates = PortCertificate::of("listen", acceptor);
+        let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
+        let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
+        let further = unread.into_iter().chain(lost).chain(unfed);
         RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
+            .with_certificates(certificates.collect(), since_1970())
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {

@@ -1,5 +1,6 @@
 //! Ranks that fail requests which their siblings serve: logged once, with advice.
 
+use forebay_admin::failure_help;
 use forebay_base::RankIndex;
 use forebay_board::{HeldFailures, LoadBoard};
 use forebay_fleet::worker::FleetSnapshot;
@@ -33,7 +34,7 @@ impl Outliers {
                         dp_rank,
                         status,
                         pauses,
-                        help = help(status, has_key),
+                        help = failure_help(status, has_key),
                         "the rank fails requests that others serve: it gets single requests until \
                          it serves them"
                     );
@@ -44,37 +45,5 @@ impl Outliers {
                 _ => {}
             }
         }
-    }
-}
-
-/// Advice for a status code of the rank.
-const fn help(status: u16, has_key: bool) -> &'static str {
-    match status {
-        401 | 403 if has_key => {
-            "it refuses the key of the router: compare `api_key` of the worker with its `--api-key`"
-        }
-        401 | 403 => {
-            "it refuses keys that others take: compare the `--api-key` of the workers, or set \
-             `api_key` of the worker"
-        }
-        404 => "it does not serve the model or the path: compare GET /v1/models of the workers",
-        300..=499 => "it refuses requests that others take: compare the flags of the workers",
-        0 => "it does not answer: read its log",
-        200..=299 => {
-            "its answers are empty or hold an error: send it a request by hand, and read its log"
-        }
-        _ => "send it a request by hand, and read its log; drain it if it has to be restarted",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::help;
-
-    #[test]
-    fn the_help_names_a_key_or_a_flag() {
-        assert!(help(401, true).contains("`api_key`") && help(403, false).contains("`--api-key`"));
-        assert!(help(400, false).contains("flags") && help(404, true).contains("/v1/models"));
-        assert!(help(200, false).contains("empty") && help(500, false).contains("drain"));
     }
 }

@@ -9,6 +9,9 @@ use forebay_fleet::tenant::TokenUsage;
 use std::io::{self, Write};
 use std::time::Duration;
 
+/// First status of a fault that is not the client's: such a record has the level WARN.
+const SERVER_ERROR: u16 = 500;
+
 /// Access record of a request; `None` if `log.requests` is off.
 #[derive(Debug, Default)]
 pub(crate) struct AccessRecord(Option<Box<RecordParts>>);
@@ -62,44 +65,57 @@ impl Observer for AccessRecord {
 impl RecordParts {
     fn write(&self, event: &StoryEnd<'_>) {
         let StoryEnd { end, facts, .. } = event;
+        let (status, outcome) = event.outcome();
         if let Some(format) = end.shard.env.records.format() {
             let line = self.formatted(&format, event);
-            tracing::info!("{line}");
+            match status {
+                SERVER_ERROR.. => tracing::warn!("{line}"),
+                _ => tracing::info!("{line}"),
+            }
             return;
         }
-        let (status, outcome) = event.outcome();
         let fleet = end.shard.workers.fleet();
         let rank = facts.rank.and_then(|rank| fleet.rank(rank));
         let MessageParts { head, api, request_id } = end.message;
         let total_ns = end.now.since(facts.times.started);
         let usage = facts.answer.usage.or(self.usage);
-        tracing::info!(
-            status,
-            outcome,
-            cause = event.cause(),
-            method = method_name(head.method),
-            path = self.path,
-            endpoint = facts.endpoint().map_or("none", |endpoint| endpoint.name()),
-            model = api.model,
-            tenant = fleet.tenants.name(end.tenant),
-            stream = facts.stream,
-            because = facts.because.map_or("", |because| because.name()),
-            continued = facts.answer.continued,
-            worker = rank.map_or("", |(_, worker)| &*worker.name),
-            dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
-            client = %end.client.address,
-            peer = %end.client.peer,
-            request_id = &*String::from_utf8_lossy(request_id),
-            trace_id = event.trace.map(|trace| format!("{trace:032x}")),
-            read_ms = ms(facts.times.read_ns.unwrap_or(total_ns)),
-            queue_ms = ms(facts.times.queued_ns),
-            ttft_ms = self.ttft_ms(event),
-            total_ms = ms(total_ns),
-            prompt_tokens = usage.map(|usage| usage.prompt),
-            cached_tokens = usage.map(|usage| usage.cached),
-            output_tokens = usage.map(|usage| usage.output),
-            "request"
-        );
+        // The level of an event is a constant, so each level has its own copy of the fields.
+        macro_rules! record {
+            ($level:ident) => {
+                tracing::$level!(
+                    status,
+                    outcome,
+                    cause = event.cause(),
+                    method = method_name(head.method),
+                    path = self.path,
+                    endpoint = facts.endpoint().map_or("none", |endpoint| endpoint.name()),
+                    // Refused before its body was read, or without a model.
+                    model = Some(&*api.model).filter(|model| !model.is_empty()),
+                    tenant = fleet.tenants.name(end.tenant),
+                    stream = facts.stream,
+                    because = facts.because.map_or("", |because| because.name()),
+                    continued = facts.answer.continued,
+                    worker = rank.map_or("", |(_, worker)| &*worker.name),
+                    dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
+                    client = %end.client.address,
+                    peer = %end.client.peer,
+                    request_id = &*String::from_utf8_lossy(request_id),
+                    trace_id = event.trace.map(|trace| format!("{trace:032x}")),
+                    read_ms = ms(facts.times.read_ns.unwrap_or(total_ns)),
+                    queue_ms = ms(facts.times.queued_ns),
+                    ttft_ms = self.ttft_ms(event),
+                    total_ms = ms(total_ns),
+                    prompt_tokens = usage.map(|usage| usage.prompt),
+                    cached_tokens = usage.map(|usage| usage.cached),
+                    output_tokens = usage.map(|usage| usage.output),
+                    "request"
+                )
+            };
+        }
+        match status {
+            SERVER_ERROR.. => record!(warn),
+            _ => record!(info),
+        }
     }
 
     /// Milliseconds until the first byte of a stream, else until the head of the answer.

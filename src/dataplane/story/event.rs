@@ -175,9 +175,6 @@ pub(crate) struct MessageParts<'a> {
     pub(crate) request_id: &'a [u8],
 }
 
-/// First status of a worker that failed.
-const BAD_GATEWAY: u16 = 502;
-
 /// End of the request, for observers.
 pub(crate) struct StoryEnd<'a> {
     pub(crate) end: &'a ExchangeEnd<'a>,
@@ -192,12 +189,15 @@ impl StoryEnd<'_> {
         self.facts.outcome(self.end.stop)
     }
 
-    /// Why the answer was cut, or which worker failed and how; else empty.
+    /// Why the router refused the request, why the answer was cut, or which worker failed and how.
+    /// Empty for an answer of an engine.
     pub(crate) fn cause(&self) -> &str {
         match self.end.stop {
             Some(Stop::Cut(error)) => error.describe(),
-            Some(Stop::Refused(refusal)) if refusal.status() >= BAD_GATEWAY => refusal.message(),
-            _ => "",
+            Some(Stop::Refused(refusal) | Stop::BeforeBody(refusal) | Stop::InBody(refusal)) => {
+                refusal.message()
+            }
+            Some(Stop::Engine(_) | Stop::ClientGone) | None => "",
         }
     }
 }

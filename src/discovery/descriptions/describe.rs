@@ -21,9 +21,12 @@ use thiserror::Error;
 pub(crate) enum DiscoveryError {
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The worker answers 401 or 403.
+    /// The worker answers 401 or 403 to a query without a key.
     #[error("it refuses the question ({0}): set `api_key` of the worker")]
     Forbidden(u16),
+    /// The worker answers 401 or 403 to the configured key.
+    #[error("it refuses the key of the router ({0}): correct `api_key` of the worker")]
+    WrongKey(u16),
     /// The server is not a model server.
     #[error("its answer to GET /v1/models is no list of models: is this a model server?")]
     Models,
@@ -306,6 +309,7 @@ async fn ask_models(asker: &WorkerClient) -> Result<ModelList, DiscoveryError> {
             Some(status @ (404 | 405 | 501)) => {
                 Ok(ModelList { missing: Some(status), ..ModelList::default() })
             }
+            Some(status @ (401 | 403)) if asker.has_key() => Err(DiscoveryError::WrongKey(status)),
             Some(status @ (401 | 403)) => Err(DiscoveryError::Forbidden(status)),
             _ => Err(error.into()),
         },

@@ -1,0 +1,174 @@
+//! Faults of a rank that is up: requests fail there, it is paused, or its KV events are missing.
+//! `/workers`, the live page and the log have the same words.
+
+use forebay_base::NanosSinceStart;
+use forebay_board::{EjectReason, HeldFailures, RankLoad};
+use forebay_kv_events::{FeedState, FeedStatus};
+
+/// Failures without a success between them after which a rank that is not paused is a concern, in
+/// units of the score.
+const FAILING_SCORE: u32 = 4;
+
+/// Whether a rank takes requests as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankTrouble {
+    None,
+    /// Requests fail there, and it gets further requests.
+    Failing,
+    /// Its breaker is open, or it is ejected.
+    Paused,
+}
+
+impl RankTrouble {
+    pub(crate) fn of(load: &RankLoad) -> Self {
+        if load.is_open() || load.ejected().is_some() {
+            return Self::Paused;
+        }
+        let fails =
+            |held: HeldFailures| held.score >= FAILING_SCORE && !is_callers_fault(held.status);
+        if load.held().is_some_and(fails) { Self::Failing } else { Self::None }
+    }
+}
+
+/// Why requests fail on the rank, and what to do; `None` if they do not. Begins with the first
+/// failed request. A single 400 is seldom caused by the rank, so it counts only with a pause.
+#[must_use]
+pub(crate) fn request_fault(
+    load: &RankLoad,
+    has_key: bool,
+    now: NanosSinceStart,
+) -> Option<String> {
+    if let Some(reason) = load.ejected() {
+        return Some(match reason {
+            EjectReason::Stalled => {
+                "paused: requests wait there and no byte comes; read the log of the engine"
+                    .to_owned()
+            }
+            EjectReason::Slow => {
+                "paused: its first bytes come far later than elsewhere; look at its GPU".to_owned()
+            }
+        });
+    }
+    let held = load.held()?;
+    let HeldFailures { status, until, .. } = held;
+    let state = match (load.is_open(), until > now) {
+        (true, true) => "paused: requests failed",
+        (true, false) => "on trial after a pause: requests failed",
+        (false, _) if held.score == 0 || is_callers_fault(status) => return None,
+        (false, _) => "requests fail",
+    };
+    let help = failure_help(status, has_key);
+    Some(match status {
+        0 => format!("{state} without an answer: {help}"),
+        _ => format!("{state} with status {status}: {help}"),
+    })
+}
+
+/// Why the rank has no KV events, and what to do; `None` if it has events, or has no feed.
+#[must_use]
+pub(crate) fn feed_fault(feed: &FeedStatus) -> Option<String> {
+    let fault = feed.fault().filter(|_| feed.state() == FeedState::Connecting)?;
+    Some(format!("no KV events: {fault}; correct `kv_events`, or the publisher of the engine"))
+}
+
+/// Advice for a status code of the rank. 0: no answer.
+#[must_use]
+pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
+    match status {
+        401 | 403 if has_key => {
+            "it refuses the key of the router: compare `api_key` of the worker with its `--api-key`"
+        }
+        401 | 403 => {
+            "it refuses keys that others take: compare the `--api-key` of the workers, or set \
+             `api_key` of the worker"
+        }
+        404 => "it does not serve the model or the path: compare GET /v1/models of the workers",
+        405 | 501 => "it does not take the call: is this a model server? correct `url`",
+        300..=499 => "it refuses requests that others take: compare the flags of the workers",
+        0 => "it does not answer: read its log",
+        200..=299 => {
+            "its answers are empty or hold an error: send it a request by hand, and read its log"
+        }
+        _ => "send it a request by hand, and read its log; drain it if it has to be restarted",
+    }
+}
+
+/// Statuses that requests cause more often than engines.
+const fn is_callers_fault(status: u16) -> bool {
+    matches!(status, 300..=499) && !matches!(status, 401 | 403 | 404 | 405)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::{ModelIndex, RankIndex};
+    use forebay_board::{BreakerRules, FailureScope, FailureWeight, LoadBoard, RankFailure};
+    use forebay_fleet::worker::Requester;
+    use std::time::Duration;
+
+    const NOW: NanosSinceStart = NanosSinceStart(1_000);
+    const REQUESTER: Requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
+
+    fn fail(board: &LoadBoard, status: u16, siblings: &[RankIndex]) {
+        let failure = RankFailure {
+            rank: RankIndex(0),
+            requester: REQUESTER,
+            scope: FailureScope::Rank,
+            weight: FailureWeight::Failed,
+            status,
+            is_trial: false,
+        };
+        let rules = BreakerRules { failures: 3, open: Duration::from_secs(1) };
+        board.hold_against(failure, siblings.iter().copied(), rules, NOW);
+    }
+
+    #[test]
+    fn the_help_names_a_key_or_a_flag() {
+        let help = failure_help;
+        assert!(help(401, true).contains("`api_key`") && help(403, false).contains("`--api-key`"));
+        assert!(help(400, false).contains("flags") && help(404, true).contains("/v1/models"));
+        assert!(help(200, false).contains("empty") && help(500, false).contains("drain"));
+    }
+
+    /// The first failed request has a reason with the status and what to do, with and without a
+    /// sibling; a success ends the reason. The caller's own faults have none.
+    #[test]
+    fn the_first_failure_of_each_status_has_a_reason() {
+        for status in [0, 200, 401, 403, 404, 405, 500, 501, 502, 504, 599] {
+            let board = LoadBoard::new();
+            fail(&board, status, &[]);
+            let load = board.rank(RankIndex(0)).unwrap();
+            let fault = request_fault(load, false, NOW).unwrap();
+            let shown = if status == 0 { "no".to_owned() } else { format!("status {status}") };
+            assert!(fault.contains(&shown) || status == 0, "{fault}");
+            assert!(fault.contains(failure_help(status, false)), "{fault}");
+            assert_eq!(RankTrouble::of(load), RankTrouble::None, "a single failure");
+            (0..3).for_each(|_| fail(&board, status, &[]));
+            assert_eq!(RankTrouble::of(load), RankTrouble::Failing, "{status}");
+            (0..8).for_each(|_| load.succeeded(REQUESTER));
+            assert_eq!(request_fault(load, false, NOW), None, "{status}");
+        }
+        for status in [400, 413, 422] {
+            let board = LoadBoard::new();
+            fail(&board, status, &[]);
+            assert_eq!(request_fault(board.rank(RankIndex(0)).unwrap(), false, NOW), None);
+        }
+    }
+
+    #[test]
+    fn a_pause_and_the_trial_after_it_have_reasons() {
+        let board = LoadBoard::new();
+        (0..4).for_each(|_| fail(&board, 404, &[RankIndex(1)]));
+        let load = board.rank(RankIndex(0)).unwrap();
+        assert_eq!(RankTrouble::of(load), RankTrouble::Paused);
+        let at = |now| request_fault(load, false, now).unwrap();
+        assert!(at(NOW).starts_with("paused: requests failed with status 404"), "{}", at(NOW));
+        let later = NOW.plus(Duration::from_secs(9));
+        assert!(at(later).starts_with("on trial"), "{}", at(later));
+        load.forget_failures();
+        assert_eq!(
+            (request_fault(load, false, NOW), RankTrouble::of(load)),
+            (None, RankTrouble::None)
+        );
+    }
+}

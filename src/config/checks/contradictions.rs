@@ -1,0 +1,193 @@
+//! Checks values that contradict each other: each is right alone, and together they have another
+//! effect than intended.
+
+use super::check::{Check, check};
+use super::flow::is_tenant_name;
+use crate::keys::finding::{Finding, Origins};
+use crate::keys::setting::Word;
+use crate::sections::flow::QueueMode;
+use crate::sections::schema::{Config, ModelConfig};
+use crate::values::admin_address::AdminAddress;
+use crate::values::url::WorkerUrl;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// Keys without effect where no queue is.
+const OF_QUEUES: [&str; 7] = [
+    "queue.depth_max",
+    "queue.bytes_max",
+    "queue.wait_max",
+    "queue.promote_after",
+    "queue.overtaken_max",
+    "queue.class_default",
+    "queue.sse_comments",
+];
+/// Keys of queues of single ranks.
+const OF_ENDPOINT: [&str; 2] = ["queue.stale_after", "queue.hops_max"];
+
+/// All findings on the configuration of a router.
+#[must_use]
+pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
+    let findings = check(config, origins);
+    let mut check = Check { origins, findings };
+    check.loops(config);
+    check.unused_queue_keys(config);
+    check.bodies_too_large_to_wait(config);
+    check.tenants_without_identity(config);
+    check.models_that_stand_for_themselves(&config.models);
+    check.findings
+}
+
+impl Check<'_> {
+    /// A worker at an address of the router itself. Other loops show only at run time.
+    fn loops(&mut self, config: &Config) {
+        let mut own = vec![("listen", config.listen)];
+        own.extend(config.listeners.iter().map(|listener| ("listener", listener.address)));
+        if let AdminAddress::Tcp(admin) = &config.admin {
+            own.push(("admin", *admin));
+        }
+        for (position, worker) in config.workers.iter().enumerate() {
+            let address = WorkerUrl::parse(&worker.url).ok().and_then(|url| literal(&url));
+            let Some(address) = address else { continue };
+            if let Some((key, _)) = own.iter().find(|(_, own)| leads_to(address, *own)) {
+                let what = format!("worker {} is `{key}` of this router", worker.url);
+                let help = "write the address of the engine, or move one of the two ports";
+                self.error(&format!("worker.{position}.url"), what, help);
+            }
+        }
+    }
+
+    fn unused_queue_keys(&mut self, config: &Config) {
+        let mode = config.flow.queue.mode;
+        let unused: &[&str] = if mode == QueueMode::Off { &OF_QUEUES } else { &[] };
+        let of_other_mode: &[&str] = if mode == QueueMode::Endpoint { &[] } else { &OF_ENDPOINT };
+        let unused = unused.iter().chain(of_other_mode);
+        for key in unused.filter(|key| self.origins.has(key)).collect::<Vec<_>>() {
+            let what = format!("`{key}` is not used: `queue.mode` is {:?}", mode.word());
+            let help = match OF_ENDPOINT.contains(key) {
+                true => "remove the key, or set queue.mode = \"endpoint\"",
+                false => "remove the key, or set queue.mode = \"pool\"",
+            };
+            self.warning(key, what, help);
+        }
+    }
+
+    fn bodies_too_large_to_wait(&mut self, config: &Config) {
+        let queue = &config.flow.queue;
+        if queue.mode != QueueMode::Off && queue.bytes_max < config.limits.body_bytes_max {
+            let what = "`queue.bytes_max` is smaller than `limits.body_bytes_max`";
+            let help = "a body of the largest size could never wait, and gets 429; raise it";
+            self.warning("queue.bytes_max", what, help);
+        }
+    }
+
+    /// The table `*` is for tenants without a table.
+    fn tenants_without_identity(&mut self, config: &Config) {
+        let has_header = !config.flow.queue.tenant_header.is_empty();
+        if config.api_keys.is_some() || config.jwt.jwks.is_some() || has_header {
+            return;
+        }
+        let mut tenants = config.flow.tenants.iter().enumerate();
+        let is_named = |name: &str| name != "*" && is_tenant_name(name);
+        if let Some((position, tenant)) = tenants.find(|(_, tenant)| is_named(&tenant.name)) {
+            let name = &tenant.name;
+            let what = format!("no request is of the tenant {name:?}: clients have no identity");
+            let help = "set `api_keys` or `jwt.jwks`, or `queue.tenant_header` behind a proxy";
+            self.warning(&format!("tenant.{position}.name"), what, help);
+        }
+    }
+
+    /// A share of the requests may keep the name; a name alone may not.
+    fn models_that_stand_for_themselves(&mut self, models: &[ModelConfig]) {
+        for (position, model) in models.iter().enumerate() {
+            let is_alone = models.iter().filter(|other| other.name == model.name).count() == 1;
+            if is_alone && model.name == model.to && !model.name.is_empty() {
+                let what = format!("the model {:?} stands for itself", model.name);
+                let help = "remove the table, or write in `to` the name that workers serve";
+                self.warning(&format!("model.{position}"), what, help);
+            }
+        }
+    }
+}
+
+/// Address of a URL with a host that needs no look-up.
+fn literal(url: &WorkerUrl) -> Option<SocketAddr> {
+    let host = url.host.trim_start_matches('[').trim_end_matches(']');
+    let ip = match host {
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host => host.parse().ok()?,
+    };
+    Some(SocketAddr::new(ip, url.port))
+}
+
+/// True if a connection to `address` reaches a socket that listens on `own`. An address of another
+/// host may have the same port.
+fn leads_to(address: SocketAddr, own: SocketAddr) -> bool {
+    let reaches =
+        address.ip() == own.ip() || own.ip().is_unspecified() && address.ip().is_loopback();
+    address.port() == own.port() && reaches
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::keys::flags::Flags;
+    use crate::load::{ConfigText, load};
+
+    /// Warnings too.
+    fn findings(text: &str) -> Vec<String> {
+        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
+        let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
+        loaded.findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_worker_that_is_the_router_is_found() {
+        let found = |listen: &str, url: &str| {
+            let text = format!("listen = \"{listen}\"\n[[worker]]\nurl = \"{url}\"\n");
+            let found = findings(&text);
+            found.iter().filter(|found| found.contains("of this router")).count()
+        };
+        for (listen, url, count) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000", 1),
+            ("127.0.0.1:8000", "http://localhost:8000", 1),
+            ("0.0.0.0:8000", "http://127.0.0.1:8000", 1),
+            ("[::]:8000", "http://[::1]:8000", 1),
+            ("127.0.0.1:8000", "http://127.0.0.1:9090", 1),
+            ("127.0.0.1:8000", "http://127.0.0.1:8001", 0),
+            ("0.0.0.0:8000", "http://10.0.0.1:8000", 0),
+            ("127.0.0.1:8000", "http://127.0.0.2:8000", 0),
+            ("127.0.0.1:8000", "http://gpu1:8000", 0),
+        ] {
+            assert_eq!(found(listen, url), count, "{listen} {url}");
+        }
+    }
+
+    #[test]
+    fn keys_of_another_mode_are_found_and_defaults_are_not() {
+        for (text, count) in [
+            ("mode = \"off\"", 0),
+            ("mode = \"off\"\ndepth_max = 1024", 1),
+            ("mode = \"off\"\nwait_max = \"3s\"\nhops_max = 2", 2),
+            ("mode = \"endpoint\"\nhops_max = 2\ndepth_max = 9", 0),
+            ("stale_after = \"1s\"", 1),
+        ] {
+            let found = findings(&format!("[queue]\n{text}"));
+            let unused = found.iter().filter(|found| found.contains("is not used"));
+            assert_eq!(unused.count(), count, "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_needs_an_identity_and_an_alias_another_name() {
+        let tenant = "[[tenant]]\nname = \"gold\"\nrequests_per_minute = 9\n";
+        let found = |text: &str, part: &str| {
+            findings(text).iter().filter(|found| found.contains(part)).count()
+        };
+        assert_eq!(found(tenant, "no identity"), 1);
+        assert_eq!(found(&tenant.replace("gold", "*"), "no identity"), 0);
+        let header = format!("[queue]\ntenant_header = \"x-tenant\"\n{tenant}");
+        assert_eq!(found(&header, "no identity"), 0);
+        let model = |to: &str| format!("[[model]]\nname = \"m\"\nto = \"{to}\"\n");
+        assert_eq!(found(&model("m"), "stands for itself"), 1);
+        assert_eq!(found(&(model("m") + &model("n")), "stands for itself"), 0);
+    }
+}
