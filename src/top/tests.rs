@@ -141,6 +141,23 @@ fn a_frozen_frame_stays_and_another_process_starts_anew() {
     assert!(!app.has_rates(), "the other process counts from 0");
 }
 
+/// A router that runs longer than the last snapshot was old is another process all the same.
+#[test]
+fn another_process_is_known_by_its_id() {
+    let of = |router_id: &str, uptime_ms: u64, text: &str| {
+        let mut snapshot = snapshot(1, uptime_ms);
+        snapshot["router_id"] = json!(router_id);
+        snapshot["events"][0]["text"] = json!(text);
+        snapshot
+    };
+    let mut app = app(&[of("forebay-1", 4_000, "a is up"), of("forebay-1", 5_000, "a is up")]);
+    assert!(app.has_rates());
+    let restarted = of("forebay-2", 8_000, "b is down").to_string();
+    app.update(&Snapshot::read(restarted.as_bytes()).unwrap());
+    assert!(!app.has_rates(), "the other process counts from 0");
+    assert!(text(&app, 100).contains(" 0 s ago  b is down"), "{}", text(&app, 100));
+}
+
 #[test]
 fn names_cannot_move_the_cursor_and_small_terminals_are_drawn() {
     let mut evil = snapshot(1, 1_000);
