@@ -10,11 +10,12 @@ use super::explanation::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
 use super::readiness::RouterReadiness;
+use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
 use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 /// A question to the loop, with the channel for the answer.
@@ -73,6 +74,12 @@ pub(crate) async fn ask<T>(
     answer.await.ok()
 }
 
+/// The control plane's loop has ended.
 pub(crate) fn gone() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
+    refused(StatusCode::SERVICE_UNAVAILABLE, "the router shuts down")
+}
+
+/// A refusal in the form that commands recognize as a router's.
+pub(crate) fn refused(status: StatusCode, error: &str) -> Response {
+    (status, Json(json!({ "error": error }))).into_response()
 }

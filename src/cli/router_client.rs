@@ -5,6 +5,7 @@ use clap::Args;
 use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
 use forebay_http1::header::REASON;
 use forebay_tls::{ConnectFiles, Connector};
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +23,8 @@ const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Largest answer: the fleet of 4,096 ranks takes some 8 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Largest refusal of a stream.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Reason of a router's port for clients for a path of the admin API.
 const NO_PATH: &str = "not-found";
 /// Begin of the admin API's answer for an unknown path.
@@ -208,7 +211,7 @@ impl RouterClient {
             let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
             let answer = answer.map_err(|error| self.unreached(&error))?;
             let seen = Answerer::of(&answer);
-            Ok((seen, text_of(answer).await?))
+            Ok((seen, text_of(answer, ANSWER_BYTES_MAX).await?))
         });
         let answered = answered.await.unwrap_or_else(|_| Err(late()));
         let (seen, text) = answered.map_err(|reason| CallFault {
@@ -221,6 +224,22 @@ impl RouterClient {
         }
         let reason = seen.reason(&answer, &text, self.token.is_some());
         Err(CallFault { reason: format!("{}: {reason}", self.shown), answer })
+    }
+
+    /// The response with a stream of this content type as its body, or the reason for its absence.
+    pub(super) async fn open(&self, path: &[&str], content_type: &str) -> Result<Response, String> {
+        let response = self.request(Method::GET, path).send().await;
+        let response = response.map_err(|error| cause(&error))?;
+        let seen = Answerer::of(&response);
+        if seen.status == 200 {
+            let value = response.headers().get(CONTENT_TYPE);
+            let is_stream = value.is_some_and(|value| value.as_bytes() == content_type.as_bytes());
+            return if is_stream { Ok(response) } else { Err(seen.stranger("")) };
+        }
+        // A refusal of a router is short. A longer page is of another server.
+        let text = text_of(response, REFUSAL_BYTES_MAX).await.unwrap_or_default();
+        let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Err(seen.reason(&answer, &text, self.token.is_some()))
     }
 
     /// The answer of a router, which has this member. Other servers have such paths too.
@@ -251,11 +270,11 @@ fn token(file: Option<&Path>) -> Result<Option<String>, String> {
     }
 }
 
-async fn text_of(mut answer: Response) -> Result<String, String> {
+async fn text_of(mut answer: Response, bytes_max: usize) -> Result<String, String> {
     let mut bytes = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| cause(&error))? {
-        if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
-            return Err(format!("an answer of over {ANSWER_BYTES_MAX} bytes"));
+        if bytes.len() + piece.len() > bytes_max {
+            return Err(format!("an answer of over {bytes_max} bytes"));
         }
         bytes.extend_from_slice(&piece);
     }

@@ -2,9 +2,9 @@
 //! calls are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
 use super::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply, TO_ALL, TO_ONE};
-use super::flow::{SLEEP_TAKES_NOTHING, refused};
+use super::flow::SLEEP_TAKES_NOTHING;
 use super::sleep_refusal::SleepRefusal;
-use crate::question::{Question, Questions, ask, gone};
+use crate::question::{Question, Questions, ask, gone, refused};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};

@@ -5,13 +5,13 @@ use super::add_worker::AddWorkerRequest;
 use super::sleep_refusal::SleepRefusal;
 use super::windows::WindowRequest;
 use super::worker_drain::{NoStreamMove, WorkerDrain};
-use crate::question::{Question, Questions, ask, gone};
+use crate::question::{Question, Questions, ask, gone, refused};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -235,8 +235,4 @@ fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {
         }
         None => gone(),
     }
-}
-
-pub(crate) fn refused(status: StatusCode, error: &str) -> Response {
-    (status, Json(json!({ "error": error }))).into_response()
 }

@@ -16,6 +16,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
+/// Content type of the router's stream of notes.
+const NOTES_TYPE: &str = "application/octet-stream";
 /// Notes that wait to be written to the file.
 const NOTES_MAX: usize = 1_024;
 /// Pause before a lost connection is opened again.
@@ -87,7 +89,7 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
         let token = args.token_file.as_deref();
         let ca = args.ca_file.as_deref();
         let client = RouterClient::new(router, RouterFiles { token, ca });
-        client.map(|client| RouterStream::new(client, "/debug/requests"))
+        client.map(|client| RouterStream::new(client, "/debug/requests", NOTES_TYPE))
     });
     let stream = stream.transpose()?;
     let recorded = run_local(async {

@@ -3,7 +3,7 @@
 
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause};
-use crate::cli::router_stream::{RouterStream, silent};
+use crate::cli::router_stream::{RouterStream, silence_error};
 use clap::Args;
 use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 
 /// The stream that the flags select, or the fault of the flags.
 pub(crate) fn checked(args: &TopArgs) -> Result<RouterStream, String> {
-    Ok(RouterStream::new(args.router.client()?, "/live"))
+    Ok(RouterStream::new(args.router.client()?, "/live", "text/event-stream"))
 }
 
 /// Passes each snapshot to `take`, until it returns false.
@@ -66,7 +66,7 @@ async fn snapshots(
     let answer = stream.open().await?;
     let mut reader = LineReader::default();
     let mut bytes = answer.bytes_stream();
-    while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silent)? {
+    while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silence_error)? {
         let piece = piece.map_err(|error| cause(&error))?;
         let mut lines = Vec::new();
         let whole = reader.push(&piece, |line| lines.push(Snapshot::read(line)));
