@@ -1,7 +1,7 @@
 //! Questions of the admin API to the control plane's loop.
 
 use super::calls::add_worker::{AddRefusal, AddWorkerRequest};
-use super::calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal};
+use super::calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult};
 use super::calls::reload::{ReloadRefusal, ReloadReport};
 use super::calls::sleep_refusal::SleepRefusal;
 use super::calls::windows::{UnknownModel, WindowRequest};
@@ -34,7 +34,7 @@ pub enum Question {
     /// Sends an engine to sleep, or wakes it; the worker after the order.
     SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefusal>>),
     /// Responses of engines to a call; they may take minutes.
-    CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefusal>>),
+    CallEngines(EngineCall, oneshot::Sender<Result<Vec<EngineCallResult>, EngineCallRefusal>>),
     /// Adds a worker; its state after that.
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefusal>>),
     /// Removes a worker once it is idle; `None` if unknown.
