@@ -35,7 +35,7 @@ pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};
 pub use explanation::explain::ExplainRequest;
-pub use explanation::explain_thread::{ExplainAnswer, ExplainFacts, ExplainThread};
+pub use explanation::explain_thread::{ExplainFacts, ExplainReplySender, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use metrics::catalogue::all_metrics;
 pub use metrics::scrape::render as render_metrics;
