@@ -36,7 +36,6 @@ pub(crate) struct MachineFacts {
 
 impl MachineFacts {
     pub(crate) fn gather(config: &Config) -> Self {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
         let switch = std::fs::read_to_string(URING_SWITCH).ok();
         let mut listeners = vec![("listen", config.listen)];
         let further = config.listeners.iter();
@@ -47,7 +46,7 @@ impl MachineFacts {
             Some((key, address, error.kind()))
         });
         Self {
-            cores: cores.into_iter().map(|core| core.id).collect(),
+            cores: available_cores(),
             nodes: nodes(),
             files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
             has_uring: Driver::detect() == Driver::IoUring,
@@ -62,7 +61,7 @@ impl MachineFacts {
         let mut found = Vec::new();
         let mut resolved = config.clone();
         resolved.resolve_cores(&self.cores);
-        self.cores(&resolved, &mut found);
+        self.check_cores(&resolved, &mut found);
         if let Some(DescriptorShortage { limit, needed }) =
             DescriptorShortage::of(&resolved, self.files_max)
         {
@@ -92,9 +91,9 @@ impl MachineFacts {
     }
 
     /// Checks the resolved cores of a configuration.
-    fn cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
+    fn check_cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
         for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
-            let help = format!("these are: {:?}", self.cores);
+            let help = format!("available cores: {:?}", self.cores);
             found.push(lack(format!("`cores`: this process may not use core {core}"), help));
         }
         if wanted.cores.len() >= self.cores.len() && self.cores.len() > 1 {
@@ -118,6 +117,12 @@ impl MachineFacts {
 
 fn lack(what: impl Into<String>, help: impl Into<String>) -> MissingFeature {
     MissingFeature { what: what.into(), help: help.into() }
+}
+
+/// Cores that this process may use; empty if the system does not say.
+pub(crate) fn available_cores() -> Vec<usize> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.into_iter().map(|core| core.id).collect()
 }
 
 /// NUMA nodes with their cores; empty if the kernel does not list them.
