@@ -24,7 +24,7 @@ pub(crate) fn check(data: &[u8]) {
         assert!(models.len() <= 1, "two models");
         assert!(models.iter().all(|model| *model == request.model.as_bytes()));
     }
-    assert!(request.data_bytes <= data.len() as u64);
+    assert!(request.media_bytes <= data.len() as u64);
     if request.has_model {
         renamed(data, request);
     }
@@ -126,5 +126,5 @@ fn renamed(data: &[u8], mut request: ApiRequest) {
     request.write_model(&mut body, 0);
     assert_eq!(scan_form(&body, FORM, Endpoint::Other, &mut found), Ok(()));
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
-    assert_eq!((&found.texts, found.data_bytes), (&request.texts, request.data_bytes));
+    assert_eq!((&found.texts, found.media_bytes), (&request.texts, request.media_bytes));
 }

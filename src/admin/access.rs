@@ -3,7 +3,7 @@
 //! to this address. If `admin_token_file` is set, a call that changes something needs its token. If
 //! `admin_read_token_file` is set, a call that reads needs either token.
 
-use super::calls::engine_call::{TO_ALL, TO_ONE};
+use super::calls::engine_call::is_engine_path;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
@@ -183,8 +183,7 @@ async fn run(call: Request, next: Next) -> Response {
 
 fn is_reading(method: &Method, path: &str) -> bool {
     // What an engine reveals, its key among it, is not for readers.
-    let is_engines = path.starts_with(TO_ALL) || path.contains(TO_ONE);
-    !is_engines && (method.is_safe() || READING_POSTS.contains(&path))
+    !is_engine_path(path) && (method.is_safe() || READING_POSTS.contains(&path))
 }
 
 impl Access {

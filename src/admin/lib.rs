@@ -26,7 +26,7 @@ mod sources;
 
 pub use access::{Access, AdminTokens};
 pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
-pub use calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
+pub use calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult, EngineReply};
 pub use calls::rank_faults::failure_help;
 pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
@@ -36,7 +36,7 @@ pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
 pub use client_door::{ClientCallers, ClientPortDoor, client_door};
 pub use explanation::explain::ExplainRequest;
-pub use explanation::explain_thread::{ExplainAnswer, ExplainFacts, ExplainThread};
+pub use explanation::explain_thread::{ExplainFacts, ExplainReplySender, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use metrics::catalogue::all_metrics;
 pub use metrics::scrape::render as render_metrics;

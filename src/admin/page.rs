@@ -3,7 +3,7 @@
 //! Limits: a viewer takes a connection of the admin API (`ADMIN_CONNECTIONS_MAX`); there are at
 //! most `LIVE_VIEWERS_MAX` viewers.
 
-use super::question::{Question, Questions, ask, gone};
+use super::question::{Question, Questions, ask, gone, refused};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -70,8 +70,8 @@ pub(crate) async fn stream(State(questions): State<Questions>) -> Response {
     match ask(&questions, Question::Watch).await {
         Some(Some(viewer)) => (fields, Body::new(viewer)).into_response(),
         Some(None) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the live page is open in too many places\n")
-                .into_response()
+            let busy = "the live page is open in too many places";
+            refused(StatusCode::SERVICE_UNAVAILABLE, busy)
         }
         None => gone(),
     }

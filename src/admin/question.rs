@@ -1,7 +1,7 @@
 //! Questions of the admin API to the control plane's loop.
 
 use super::calls::add_worker::{AddRefusal, AddWorkerRequest};
-use super::calls::engine_call::{CallAnswer, EngineCall, EngineCallRefusal};
+use super::calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult};
 use super::calls::reload::{ReloadRefusal, ReloadReport};
 use super::calls::sleep_refusal::SleepRefusal;
 use super::calls::windows::{UnknownModel, WindowRequest};
@@ -10,11 +10,12 @@ use super::explanation::explain::ExplainRequest;
 use super::live::LiveViewer;
 use super::notes::NotesReader;
 use super::readiness::RouterReadiness;
+use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
 use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 /// A question to the loop, with the channel for the answer.
@@ -33,7 +34,7 @@ pub enum Question {
     /// Sends an engine to sleep, or wakes it; the worker after the order.
     SetSleeping(String, bool, oneshot::Sender<Result<Value, SleepRefusal>>),
     /// Responses of engines to a call; they may take minutes.
-    CallEngines(EngineCall, oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefusal>>),
+    CallEngines(EngineCall, oneshot::Sender<Result<Vec<EngineCallResult>, EngineCallRefusal>>),
     /// Adds a worker; its state after that.
     AddWorker(AddWorkerRequest, oneshot::Sender<Result<Value, AddRefusal>>),
     /// Removes a worker once it is idle; `None` if unknown.
@@ -73,6 +74,12 @@ pub(crate) async fn ask<T>(
     answer.await.ok()
 }
 
+/// The control plane's loop has ended.
 pub(crate) fn gone() -> Response {
-    (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
+    refused(StatusCode::SERVICE_UNAVAILABLE, "the router shuts down")
+}
+
+/// A refusal in the form that commands recognize as a router's.
+pub(crate) fn refused(status: StatusCode, error: &str) -> Response {
+    (status, Json(json!({ "error": error }))).into_response()
 }

@@ -10,7 +10,7 @@ use super::client_door::ClientCallers;
 use super::explanation::explain::ExplainRequest;
 use super::page;
 use super::port::{self, AdminListener};
-use super::question::{Question, Questions, ask, gone};
+use super::question::{self, Question, Questions, ask, gone};
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -247,8 +247,8 @@ async fn notes(State(questions): State<Questions>) -> Response {
             (kind, Body::new(reader)).into_response()
         }
         Some(None) => {
-            let busy = "requests are being recorded already\n";
-            (StatusCode::SERVICE_UNAVAILABLE, busy).into_response()
+            let busy = "requests are being recorded already";
+            question::refused(StatusCode::SERVICE_UNAVAILABLE, busy)
         }
         None => gone(),
     }

@@ -22,6 +22,8 @@ const TOKEN_VARIABLE: &str = "FOREBAY_ADMIN_TOKEN";
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Largest answer: the fleet of 4,096 ranks takes some 8 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Largest refusal of a stream.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Reason of a router's port for clients for a path of the admin API.
 const NO_PATH: &str = "not-found";
 /// Begin of the admin API's answer for an unknown path.
@@ -208,7 +210,7 @@ impl RouterClient {
             let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
             let answer = answer.map_err(|error| self.unreached(&error))?;
             let seen = Answerer::of(&answer);
-            Ok((seen, text_of(answer).await?))
+            Ok((seen, text_of(answer, ANSWER_BYTES_MAX).await?))
         });
         let answered = answered.await.unwrap_or_else(|_| Err(late()));
         let (seen, text) = answered.map_err(|reason| CallFault {
@@ -224,22 +226,18 @@ impl RouterClient {
         Err(CallFault { reason: format!("{}: {reason}", self.shown), answer })
     }
 
-    /// Opens a stream, which is the body of the answer.
+    /// The response with a stream as its body, or the reason for its absence.
     pub(super) async fn open(&self, path: &[&str]) -> Result<Response, String> {
-        let call = self.request(Method::GET, path);
-        let answer = timeout(SILENCE_MAX, call.send()).await.map_err(|_| silent())?;
-        let answer = answer.map_err(|error| self.unreached(&error))?;
-        let seen = Answerer::of(&answer);
-        match seen.status {
-            200 if seen.is_admin => Ok(answer),
-            503 if seen.is_admin => Err("the stream is open in too many places".to_owned()),
-            _ => {
-                let text = timeout(SILENCE_MAX, text_of(answer)).await;
-                let text = text.unwrap_or_else(|_| Ok(String::new())).unwrap_or_default();
-                let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
-                Err(seen.reason(&answer, &text, self.token.is_some()))
-            }
+        let response = self.request(Method::GET, path).send().await;
+        let response = response.map_err(|error| self.unreached(&error))?;
+        let seen = Answerer::of(&response);
+        if seen.is_admin && seen.status == 200 {
+            return Ok(response);
         }
+        // A refusal of a router is short. A longer page is of another server.
+        let text = text_of(response, REFUSAL_BYTES_MAX).await.unwrap_or_default();
+        let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Err(seen.reason(&answer, &text, self.token.is_some()))
     }
 
     fn unreached(&self, error: &reqwest::Error) -> String {
@@ -247,11 +245,6 @@ impl RouterClient {
         let help = unreached_help(&cause, self.base.scheme() == "https");
         format!("{cause}; {help}")
     }
-}
-
-/// No byte came for [`SILENCE_MAX`].
-pub(super) fn silent() -> String {
-    format!("nothing for {} s", SILENCE_MAX.as_secs())
 }
 
 fn late() -> String {
@@ -266,11 +259,11 @@ fn token(file: Option<&Path>) -> Result<Option<String>, String> {
     }
 }
 
-async fn text_of(mut answer: Response) -> Result<String, String> {
+async fn text_of(mut answer: Response, bytes_max: usize) -> Result<String, String> {
     let mut bytes = Vec::new();
     while let Some(piece) = answer.chunk().await.map_err(|error| cause(&error))? {
-        if bytes.len() + piece.len() > ANSWER_BYTES_MAX {
-            return Err(format!("an answer of over {ANSWER_BYTES_MAX} bytes"));
+        if bytes.len() + piece.len() > bytes_max {
+            return Err(format!("an answer of over {bytes_max} bytes"));
         }
         bytes.extend_from_slice(&piece);
     }

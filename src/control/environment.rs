@@ -1,7 +1,7 @@
 //! Parts of the process that every owner reads: clock, configuration, load board, index, shards.
 
 use super::ports::Ports;
-use forebay_base::{Clock, NanosSinceStart};
+use forebay_base::{Clock, NanosSinceStart, RouterId};
 use forebay_board::LoadBoard;
 use forebay_config::Config;
 use forebay_index::IndexReader;
@@ -22,6 +22,8 @@ pub(super) const WORKER_KEYS: &str = "worker.api_key_file";
 pub(super) struct Environment {
     pub(super) config: Arc<Config>,
     pub(super) clock: Clock,
+    /// Random at each start.
+    pub(super) router_id: RouterId,
     pub(super) board: Arc<LoadBoard>,
     pub(super) index: IndexReader,
     pub(super) ports: Rc<Ports>,

@@ -3,25 +3,25 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// Why no KV can be transferred.
+/// Why no KV can be transferred. Texts have no full stop at their end: the 502 goes on behind them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KvTransferError {
     /// The answer is longer than
     /// [`PREFILL_ANSWER_BYTES_MAX`](forebay_base::limits::PREFILL_ANSWER_BYTES_MAX).
-    #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be transferred.")]
+    #[error("The prefill worker's answer is longer than 1 MiB, so its KV cannot be transferred")]
     TooLong,
     /// The answer is no JSON, or ends early.
-    #[error("The prefill worker's answer is not JSON, so its KV cannot be transferred.")]
+    #[error("The prefill worker's answer is not JSON, so its KV cannot be transferred")]
     NotJson,
     /// `kv_transfer_params` are absent or null.
     #[error(
-        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be transferred. Is its engine started \
-         with a KV connector?"
+        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be transferred. Start \
+         its engine with a KV connector"
     )]
     Missing,
     /// `kv_transfer_params` that are no object.
     #[error(
-        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be transferred."
+        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be transferred"
     )]
     NotObject,
     /// The engine reports a failure in an answer with status 200.

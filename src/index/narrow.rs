@@ -20,7 +20,7 @@ impl Ranks {
             // Most runs of a path have the same holders as the run before: no set is compared then.
             return true;
         }
-        let (whole, left) = self.part(view);
+        let (whole, left) = self.split(view);
         left.record_parts(view, before, out);
         if !is_whole_run {
             whole.record(end, out);
@@ -45,7 +45,7 @@ impl Ranks {
             return;
         }
         for (lane, mask) in &view.partial {
-            if self.take(*lane) {
+            if self.remove(*lane) {
                 let held = usize::try_from(mask.trailing_ones()).unwrap_or(0).min(view.matched);
                 let found = depth(view, before, held);
                 if found.bytes > 0 {

@@ -8,7 +8,7 @@
 //! rank by its own number, and checks its windows on the way. Pure functions, any thread.
 
 use super::overlap::Overlap;
-use super::ranks::has;
+use super::ranks::has_lane;
 use super::table::{RunView, Step};
 use super::words::{cell_of, contains, rank_lane};
 use forebay_base::RankIndex;
@@ -212,7 +212,7 @@ fn mask_of(view: &RunView, number: RankIndex) -> u64 {
     let lane = rank_lane(number);
     let is_whole = match cell_of(view.ranks) {
         None => contains(view.ranks, lane),
-        Some(_) => has(&view.rank_bits, lane),
+        Some(_) => has_lane(&view.rank_bits, lane),
     };
     if is_whole {
         return low_bits(view.block_count);

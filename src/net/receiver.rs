@@ -1,6 +1,6 @@
 //! The receiving half of a socket.
 
-use super::drivers::driven::Driven;
+use super::drivers::driven_socket::DrivenSocket;
 use super::drivers::readiness::keep_waker;
 use super::inflow::Inflow;
 use super::reactor::Backend;
@@ -16,12 +16,12 @@ use std::task::{Context, Poll, Waker, ready};
 /// Receives from a socket.
 #[derive(Debug)]
 pub struct Receiver {
-    link: Rc<Driven>,
+    link: Rc<DrivenSocket>,
     flow: Rc<RefCell<Inflow>>,
 }
 
 impl Receiver {
-    pub(crate) fn new(link: Rc<Driven>) -> Self {
+    pub(crate) fn new(link: Rc<DrivenSocket>) -> Self {
         Self { link, flow: Rc::default() }
     }
 
@@ -98,7 +98,7 @@ impl Receiver {
 
     /// Stores a waker for completions; readiness has its own.
     fn keep_waker(&self, flow: &mut Inflow, cx: &Context<'_>) {
-        if matches!(*self.link, Driven::Completions { .. }) {
+        if matches!(*self.link, DrivenSocket::Completions { .. }) {
             keep_waker(&mut flow.waker, cx);
         }
     }
@@ -114,20 +114,20 @@ impl Receiver {
     }
 
     fn receive(
-        link: &Driven,
+        link: &DrivenSocket,
         shared: &Rc<RefCell<Inflow>>,
         flow: &mut Inflow,
         cx: Option<&mut Context<'_>>,
     ) {
         match link {
-            Driven::Completions { reactor, fd } => {
+            DrivenSocket::Completions { reactor, fd } => {
                 if let Backend::Uring(uring) = &reactor.io
                     && flow.key.is_none()
                 {
                     flow.key = Some(uring.borrow_mut().receive(fd, shared, flow.is_in_place()));
                 }
             }
-            Driven::Edges(source) => {
+            DrivenSocket::Edges(source) => {
                 let mut noop = Context::from_waker(Waker::noop());
                 let cx = cx.unwrap_or(&mut noop);
                 while source.poll_readable(cx).is_ready() && !flow.has_some() {
@@ -156,7 +156,7 @@ impl Receiver {
 }
 
 /// Appends received bytes to `into`, at most [`READ_IN_PLACE_BYTES_MAX`].
-fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
+fn receive_in_place(link: &DrivenSocket, into: &mut Vec<u8>) -> Result<usize, Errno> {
     let spare = into.spare_capacity_mut();
     let room = READ_IN_PLACE_BYTES_MAX;
     let spare = if let Some((spare, _)) = spare.split_at_mut_checked(room) { spare } else { spare };
@@ -169,7 +169,7 @@ fn receive_in_place(link: &Driven, into: &mut Vec<u8>) -> Result<usize, Errno> {
 }
 
 /// True if the kernel has neither bytes nor an end for this socket.
-fn is_empty(link: &Driven) -> bool {
+fn is_empty(link: &DrivenSocket) -> bool {
     link.reactor().count(|counts| counts.receives += 1);
     let peeked = recv(link, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     matches!(peeked, Err(Errno::AGAIN))

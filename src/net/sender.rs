@@ -1,7 +1,7 @@
 //! The sending half of a socket.
 
 use super::Source;
-use super::drivers::driven::Driven;
+use super::drivers::driven_socket::DrivenSocket;
 use super::drivers::readiness::keep_waker;
 use super::outflow::{Outflow, SendState};
 use super::reactor::Backend;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 /// Sends on a socket.
 #[derive(Debug)]
 pub struct Sender {
-    link: Rc<Driven>,
+    link: Rc<DrivenSocket>,
     flow: Rc<RefCell<Outflow>>,
     /// Bytes behind the bytes of the previous send.
     next: Option<Vec<u8>>,
@@ -39,7 +39,7 @@ enum SendEnd {
 }
 
 impl Sender {
-    pub(crate) fn new(link: Rc<Driven>) -> Self {
+    pub(crate) fn new(link: Rc<DrivenSocket>) -> Self {
         Self { link, flow: Rc::default(), next: None, last_bytes: 0, has_waited: false }
     }
 
@@ -94,7 +94,7 @@ impl Sender {
                 }
                 SendState::Idle => Vec::new(),
                 SendState::Blocked { bytes, sent_bytes } => {
-                    let Driven::Edges(source) = &**link else { return Poll::Pending };
+                    let DrivenSocket::Edges(source) = &**link else { return Poll::Pending };
                     if source.poll_writable(cx).is_pending() {
                         *has_waited = true;
                         flow.state = SendState::Blocked { bytes, sent_bytes };
@@ -162,7 +162,7 @@ impl Sender {
         match sendmsg(&*self.link, pieces, &mut control, flags) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN) => {
-                if let Driven::Edges(source) = &*self.link {
+                if let DrivenSocket::Edges(source) = &*self.link {
                     source.clear_writable();
                 }
                 Ok(0)
@@ -178,11 +178,11 @@ impl Sender {
     /// The socket cannot be watched.
     pub async fn room(&mut self) -> io::Result<()> {
         match &*self.link {
-            Driven::Completions { reactor, fd } => {
+            DrivenSocket::Completions { reactor, fd } => {
                 let source = Source::with(Rc::clone(reactor), Rc::clone(fd), false)?;
                 poll_fn(|cx| source.poll_writable(cx)).await;
             }
-            Driven::Edges(source) => poll_fn(|cx| source.poll_writable(cx)).await,
+            DrivenSocket::Edges(source) => poll_fn(|cx| source.poll_writable(cx)).await,
         }
         Ok(())
     }
@@ -212,21 +212,21 @@ impl Sender {
 }
 
 /// Begins a send by the driver of the socket.
-fn begin(link: &Driven, flow: &Rc<RefCell<Outflow>>, bytes: Vec<u8>) -> SendState {
+fn begin(link: &DrivenSocket, flow: &Rc<RefCell<Outflow>>, bytes: Vec<u8>) -> SendState {
     match link {
-        Driven::Completions { reactor, fd } => match &reactor.io {
+        DrivenSocket::Completions { reactor, fd } => match &reactor.io {
             Backend::Uring(uring) => {
                 uring.borrow_mut().send(fd, flow, bytes);
                 SendState::Posted
             }
             Backend::Epoll(_) => SendState::Idle,
         },
-        Driven::Edges(_) => send_now(link, bytes, 0),
+        DrivenSocket::Edges(_) => send_now(link, bytes, 0),
     }
 }
 
 /// Sends as much as the socket has room for.
-fn send_now(link: &Driven, bytes: Vec<u8>, mut sent_bytes: usize) -> SendState {
+fn send_now(link: &DrivenSocket, bytes: Vec<u8>, mut sent_bytes: usize) -> SendState {
     loop {
         let rest = bytes.get(sent_bytes..).unwrap_or_default();
         if rest.is_empty() {
@@ -237,7 +237,7 @@ fn send_now(link: &Driven, bytes: Vec<u8>, mut sent_bytes: usize) -> SendState {
             Ok(count) => sent_bytes += count,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                if let Driven::Edges(source) = link {
+                if let DrivenSocket::Edges(source) = link {
                     source.clear_writable();
                 }
                 return SendState::Blocked { bytes, sent_bytes };

@@ -3,7 +3,7 @@
 use super::Receiver;
 use super::Sender;
 use super::Source;
-use super::drivers::driven::Driven;
+use super::drivers::driven_socket::DrivenSocket;
 use super::reactor::{self, Backend, Reactor};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// A connected socket of this thread.
 #[derive(Debug)]
-pub struct Socket(Driven);
+pub struct Socket(DrivenSocket);
 
 impl Socket {
     /// Registers a socket with this thread's loop.
@@ -27,10 +27,12 @@ impl Socket {
         Self::new(reactor, Rc::new(stream.into()))
     }
 
+    /// With completions the operations own the descriptor, and nothing is registered. With edges the
+    /// descriptor is registered for reads and writes.
     pub(crate) fn new(reactor: Rc<Reactor>, fd: Rc<OwnedFd>) -> io::Result<Self> {
         Ok(Self(match &reactor.io {
-            Backend::Uring(_) => Driven::Completions { reactor, fd },
-            Backend::Epoll(_) => Driven::Edges(Source::with(reactor, fd, true)?),
+            Backend::Uring(_) => DrivenSocket::Completions { reactor, fd },
+            Backend::Epoll(_) => DrivenSocket::Edges(Source::with(reactor, fd, true)?),
         }))
     }
 
@@ -65,10 +67,11 @@ pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
     let source = Source::with(reactor, Rc::clone(&fd), false)?;
     loop {
         poll_fn(|cx| source.poll_writable(cx)).await;
+        // Outer error: the call. Inner error: the connection.
         sockopt::socket_error(&fd)??;
         match net::getpeername(&fd) {
             Ok(_) => break,
-            // Spurious edge of a socket that was not connecting yet.
+            // A wake-up before the handshake ended: `SO_ERROR` is 0 in this state too.
             Err(Errno::NOTCONN) => source.clear_writable(),
             Err(error) => return Err(error.into()),
         }
@@ -76,6 +79,6 @@ pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
     let reactor = Rc::clone(&source.reactor);
     match &reactor.io {
         Backend::Uring(_) => Socket::new(reactor, fd),
-        Backend::Epoll(_) => Ok(Socket(Driven::Edges(source))),
+        Backend::Epoll(_) => Ok(Socket(DrivenSocket::Edges(source))),
     }
 }

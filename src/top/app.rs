@@ -213,6 +213,12 @@ impl App {
         shown.iter().position(is_it).unwrap_or(0)
     }
 
+    /// The selected rank, also where the filter hides it. `None`: without a selection, or gone.
+    pub(crate) fn selected_row(&self) -> Option<&RankRow> {
+        let key = self.look.selected.as_ref()?;
+        self.view().rows.iter().find(|row| row.key() == *key)
+    }
+
     /// Handles a key press.
     pub fn press(&mut self, key: TopKey) -> Next {
         match (self.look.mode, key) {
@@ -220,7 +226,7 @@ impl App {
             (Mode::Filter, key) => self.edit(key),
             (_, TopKey::Char('q')) => return Next::Quit,
             (Mode::Detail, TopKey::Escape | TopKey::Enter) => self.look.mode = Mode::Fleet,
-            (_, TopKey::Enter) => self.look.mode = Mode::Detail,
+            (_, TopKey::Enter) => self.open_detail(),
             (_, TopKey::Escape) => self.look.filter.clear(),
             (_, TopKey::Char('/')) => self.look.mode = Mode::Filter,
             (_, TopKey::Char('f' | ' ')) => self.freeze(),
@@ -234,6 +240,15 @@ impl App {
             (_, key) => self.go(key),
         }
         Next::Draw
+    }
+
+    /// Opens the detail of the marked row, and selects its rank: without a selection the marked row
+    /// is the first of the order, which changes with each snapshot.
+    fn open_detail(&mut self) {
+        let shown = self.shown();
+        let Some(key) = shown.get(self.selected(&shown)).map(|row| row.key()) else { return };
+        self.look.selected = Some(key);
+        self.look.mode = Mode::Detail;
     }
 
     fn freeze(&mut self) {
@@ -270,8 +285,10 @@ impl App {
             TopKey::End | TopKey::Char('G') => last,
             _ => return,
         };
-        let key = shown.get(to.min(last)).map(|row| row.key());
-        self.look.selected = key;
+        // A filter without a match keeps the selection.
+        if let Some(key) = shown.get(to.min(last)).map(|row| row.key()) {
+            self.look.selected = Some(key);
+        }
     }
 }
 

@@ -176,9 +176,8 @@ impl App {
     }
 
     fn draw_detail(&self, area: Rect, lines: u16, to: &mut Buffer) {
-        let shown = self.shown();
-        let Some(row) = shown.get(self.selected(&shown)) else {
-            line(to, area, 2, "No rank fits.", Style::new());
+        let Some(row) = self.selected_row() else {
+            line(to, area, 2, "The fleet no longer has this rank.", Style::new());
             return;
         };
         let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());

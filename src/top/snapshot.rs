@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
+    /// Identifies the process. Empty from a router of an older version.
+    pub(crate) router_id: String,
     pub(crate) uptime_ms: u64,
     pub(crate) generation: u64,
     pub(crate) whole: Option<WholePart>,

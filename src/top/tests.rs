@@ -83,6 +83,49 @@ fn rows_are_sorted_reversed_and_filtered_by_keys() {
     assert_eq!(app.press(TopKey::Char('q')), Next::Quit);
 }
 
+/// The order changes, a filter hides the rank, and the rank leaves the fleet.
+#[test]
+fn the_detail_stays_with_its_rank() {
+    let load = |uptime_ms: u64, in_flight: [u64; 2]| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["ranks"]["in_flight"] = json!(in_flight);
+        snapshot
+    };
+    let update = |app: &mut App, value: &Value| {
+        app.update(&Snapshot::read(value.to_string().as_bytes()).unwrap());
+    };
+    let mut app = app(&[load(1_000, [0, 9])]);
+    press(&mut app, "ssss/up");
+    app.press(TopKey::Enter);
+    assert_eq!(names(&app), ["gpu1", "gpu0"]);
+    app.press(TopKey::Enter);
+    assert!(text(&app, 100).contains("gpu1 rank 0: up"));
+    update(&mut app, &load(2_000, [9, 0]));
+    assert!(text(&app, 100).contains("gpu1 rank 0: up"), "{}", text(&app, 100));
+    let mut down = load(3_000, [9, 0]);
+    down["whole"]["workers"][1]["state"] = json!("down");
+    update(&mut app, &down);
+    assert!(text(&app, 100).contains("gpu1 rank 0: x down"), "{}", text(&app, 100));
+    update(&mut app, &snapshot(1, 4_000));
+    let gone = text(&app, 100);
+    assert!(gone.contains("no longer has this rank"), "{gone}");
+    assert!(!gone.contains("gpu0 rank 0"), "{gone}");
+}
+
+/// A filter that fits nothing opens no detail, and keeps the selection.
+#[test]
+fn keys_without_a_row_keep_the_selection() {
+    let mut app = app(&[snapshot(3, 1_000)]);
+    app.press(TopKey::End);
+    press(&mut app, "/nothing");
+    for key in [TopKey::Enter, TopKey::Down, TopKey::Enter] {
+        app.press(key);
+    }
+    assert!(text(&app, 100).contains("No rank fits."));
+    app.press(TopKey::Escape);
+    assert!(text(&app, 100).contains(">gpu2"), "{}", text(&app, 100));
+}
+
 #[test]
 fn a_frozen_frame_stays_and_another_process_starts_anew() {
     let mut app = app(&[snapshot(2, 5_000)]);
@@ -96,6 +139,23 @@ fn a_frozen_frame_stays_and_another_process_starts_anew() {
     app.update(&Snapshot::read(snapshot(1, 100).to_string().as_bytes()).unwrap());
     assert_eq!(names(&app).len(), 1);
     assert!(!app.has_rates(), "the other process counts from 0");
+}
+
+/// A router that runs longer than the last snapshot was old is another process all the same.
+#[test]
+fn another_process_is_known_by_its_id() {
+    let of = |router_id: &str, uptime_ms: u64, text: &str| {
+        let mut snapshot = snapshot(1, uptime_ms);
+        snapshot["router_id"] = json!(router_id);
+        snapshot["events"][0]["text"] = json!(text);
+        snapshot
+    };
+    let mut app = app(&[of("forebay-1", 4_000, "a is up"), of("forebay-1", 5_000, "a is up")]);
+    assert!(app.has_rates());
+    let restarted = of("forebay-2", 8_000, "b is down").to_string();
+    app.update(&Snapshot::read(restarted.as_bytes()).unwrap());
+    assert!(!app.has_rates(), "the other process counts from 0");
+    assert!(text(&app, 100).contains(" 0 s ago  b is down"), "{}", text(&app, 100));
 }
 
 #[test]

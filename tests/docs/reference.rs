@@ -366,7 +366,7 @@ fn engine_calls() -> String {
 fn endpoints() -> String {
     let mut text = "| path | methods | answered by | answer |\n|---|---|---|---|\n".to_owned();
     for call in CLIENT_ROUTES {
-        let by = if call.endpoint.is_page() { "the router" } else { "a worker" };
+        let by = if call.endpoint.is_local() { "the router" } else { "a worker" };
         writeln!(text, "| `{}` | {} | {by} | {} |", call.path, call.methods(), call.meaning)
             .unwrap();
     }

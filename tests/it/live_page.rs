@@ -86,6 +86,9 @@ fn what_the_stream_says_is_what_the_metrics_say() {
         }
     }
     assert!(compared > 80, "{compared} figures");
+    let id = shown["router_id"].as_str().expect("an id");
+    assert_eq!(Some(id), first_snapshot(handle.admin)["router_id"].as_str());
+    assert!(id.starts_with("forebay-"), "{id}");
     let answered = |code: &str| shown["requests_total"][code].as_f64();
     assert_eq!((answered("200"), answered("400")), (Some(2.0), Some(1.0)));
     let refused = "rejected_total{reason=\"bad-json\",endpoint=\"completions\"";

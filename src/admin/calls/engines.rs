@@ -1,10 +1,12 @@
 //! Engine calls that the client port refuses, forwarded to all engines or to a single engine. The
 //! calls are listed in [`ENGINE_CALLS`](forebay_prompt::parse::ENGINE_CALLS).
 
-use super::engine_call::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply, TO_ALL, TO_ONE};
-use super::flow::{SLEEP_TAKES_NOTHING, refused};
+use super::engine_call::{
+    EngineCall, EngineCallRefusal, EngineCallResult, EngineReply, target_for_all, target_for_one,
+};
+use super::flow::SLEEP_TAKES_NOTHING;
 use super::sleep_refusal::SleepRefusal;
-use crate::question::{Question, Questions, ask, gone};
+use crate::question::{Question, Questions, ask, gone, refused};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -47,7 +49,7 @@ pub(crate) async fn of_all(
     body: Bytes,
 ) -> Response {
     let target = uri.path_and_query().map_or("", |whole| whole.as_str());
-    let target = target.strip_prefix(TO_ALL).unwrap_or_default();
+    let target = target_for_all(target);
     called(&questions, None, target, &method, body).await
 }
 
@@ -60,7 +62,7 @@ pub(crate) async fn of_one(
     body: Bytes,
 ) -> Response {
     let target = uri.path_and_query().map_or("", |whole| whole.as_str());
-    let target = target.split_once(TO_ONE).map_or("", |(_, target)| target);
+    let target = target_for_one(target);
     called(&questions, Some(name), target, &method, body).await
 }
 
@@ -113,7 +115,7 @@ async fn sent(
     questions: &Questions,
     worker: Option<String>,
     sleeps: bool,
-) -> Option<Result<Vec<CallAnswer>, EngineCallRefusal>> {
+) -> Option<Result<Vec<EngineCallResult>, EngineCallRefusal>> {
     let is_one = worker.is_some();
     let names = match worker {
         Some(name) => vec![name],
@@ -129,7 +131,7 @@ async fn sent(
     let mut answers = Vec::new();
     for name in names {
         let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
-        let said = match ask(questions, order).await? {
+        let reply = match ask(questions, order).await? {
             Ok(worker) => {
                 let status = StatusCode::ACCEPTED.as_u16();
                 Ok(EngineReply { status, body: worker.to_string(), is_cut: false })
@@ -139,7 +141,7 @@ async fn sent(
             }
             Err(why) => Err(why.message().to_owned()),
         };
-        answers.push(CallAnswer { worker: name.into(), said });
+        answers.push(EngineCallResult { worker: name.into(), reply });
     }
     Some(Ok(answers))
 }
@@ -171,9 +173,9 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl<'a> ShownCall<'a> {
-    fn of(answer: &'a CallAnswer) -> Self {
+    fn of(answer: &'a EngineCallResult) -> Self {
         let worker = &*answer.worker;
-        match &answer.said {
+        match &answer.reply {
             Err(fault) => {
                 Self { worker, status: None, answer: None, cut: false, error: Some(fault) }
             }
@@ -189,9 +191,9 @@ impl<'a> ShownCall<'a> {
 }
 
 /// 200 if each engine answered 2xx.
-fn shown(answers: &[CallAnswer]) -> Response {
-    let is_done = |answer: &CallAnswer| {
-        answer.said.as_ref().is_ok_and(|reply| (200..300).contains(&reply.status))
+fn shown(answers: &[EngineCallResult]) -> Response {
+    let is_done = |answer: &EngineCallResult| {
+        answer.reply.as_ref().is_ok_and(|reply| (200..300).contains(&reply.status))
     };
     let status = if answers.iter().all(is_done) { StatusCode::OK } else { StatusCode::BAD_GATEWAY };
     let workers: Vec<ShownCall<'_>> = answers.iter().map(ShownCall::of).collect();
@@ -219,8 +221,8 @@ mod tests {
     #[test]
     fn an_answer_is_shown_as_what_it_is() {
         let shown = |status, body: &str, is_cut| {
-            let said = Ok(EngineReply { status, body: body.to_owned(), is_cut });
-            let answer = CallAnswer { worker: "a".into(), said };
+            let reply = Ok(EngineReply { status, body: body.to_owned(), is_cut });
+            let answer = EngineCallResult { worker: "a".into(), reply };
             serde_json::to_value(ShownCall::of(&answer)).unwrap()
         };
         let json = shown(200, r#"{"ok":true}"#, false);

@@ -6,13 +6,13 @@ use super::sleep_refusal::SleepRefusal;
 use super::windows::WindowRequest;
 use super::worker_drain::{NoStreamMove, WorkerDrain};
 use crate::access::CallerOrigin;
-use crate::question::{Question, Questions, ask, gone};
+use crate::question::{Question, Questions, ask, gone, refused};
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -245,8 +245,4 @@ fn one_worker(name: &str, known: Option<Option<Value>>) -> Response {
         }
         None => gone(),
     }
-}
-
-pub(crate) fn refused(status: StatusCode, error: &str) -> Response {
-    (status, Json(json!({ "error": error }))).into_response()
 }

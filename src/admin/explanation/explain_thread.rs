@@ -1,6 +1,6 @@
 //! The thread that explains prompts. An explained request may be as large as any request, and must
-//! not block the control plane. Explanations run one after another. Limits: `QUESTIONS_MAX`
-//! questions wait, further ones are refused.
+//! not block the control plane. Explanations run one after another. A panic ends one explanation,
+//! and not the thread. Limits: `QUESTIONS_MAX` questions wait, further questions are refused.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
 use forebay_base::NanosSinceStart;
@@ -12,14 +12,16 @@ use forebay_index::IndexReader;
 use forebay_prompt::parse::{Reason, Refusal};
 use serde_json::Value;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::TrySendError::{Disconnected, Full};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Questions that wait; each holds a body of at most the admin API's limit.
 const QUESTIONS_MAX: usize = 4;
-const COME_BACK_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// When the thread competes with a shard for a core, the shard wins.
 const NICE: i32 = 10;
 
@@ -41,13 +43,30 @@ pub struct ExplainFacts {
     pub now: NanosSinceStart,
 }
 
+impl ExplainFacts {
+    fn sources(&self) -> ExplainSources<'_> {
+        ExplainSources {
+            config: &self.config,
+            fleet: &self.fleet,
+            board: &self.board,
+            reports: &self.reports,
+            index: &self.index,
+            counters: &self.counters,
+            now: self.now,
+        }
+    }
+}
+
+/// Result of an explanation: the explanation as JSON, or the refusal of the request.
+type Explained = Result<Value, Refusal>;
+
 /// Channel for the answer to the caller.
-pub type ExplainAnswer = oneshot::Sender<Result<Value, Refusal>>;
-type ExplainQuestion = (ExplainRequest, ExplainFacts, ExplainAnswer);
+pub type ExplainReplySender = oneshot::Sender<Explained>;
+type ExplainQuestion<F> = (ExplainRequest, F, ExplainReplySender);
 
 /// Handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
-pub struct ExplainThread(SyncSender<ExplainQuestion>);
+pub struct ExplainThread(SyncSender<ExplainQuestion<ExplainFacts>>);
 
 impl ExplainThread {
     /// Starts the thread.
@@ -55,37 +74,90 @@ impl ExplainThread {
     /// # Errors
     /// The system has no room for a thread.
     pub fn start() -> io::Result<Self> {
-        let (questions, asked) = sync_channel(QUESTIONS_MAX);
-        std::thread::Builder::new().name("explain".into()).spawn(move || work(&asked))?;
-        Ok(Self(questions))
+        let (sender, questions) = sync_channel(QUESTIONS_MAX);
+        std::thread::Builder::new().name("explain".into()).spawn(move || {
+            // The system may forbid this (seccomp). Both threads then get equal shares of the core.
+            let _ = rustix::process::nice(NICE);
+            work(&questions, || {
+                let mut explainer = Explainer::new();
+                move |request: &ExplainRequest, facts: &ExplainFacts| {
+                    explainer.explain(request, &facts.sources())
+                }
+            });
+        })?;
+        Ok(Self(sender))
     }
 
     /// Queues a question; refuses it if the queue is full.
-    pub fn ask(&self, asked: ExplainRequest, known: ExplainFacts, answer: ExplainAnswer) {
-        if let Err(refused) = self.0.try_send((asked, known, answer)) {
-            use std::sync::mpsc::TrySendError::{Disconnected, Full};
-            let (Full((_, _, answer)) | Disconnected((_, _, answer))) = refused;
-            let refusal = Refusal::new(Reason::RejectedInFlight);
-            let _ = answer.send(Err(refusal.with_retry_after(COME_BACK_AFTER)));
-        }
+    pub fn ask(&self, request: ExplainRequest, facts: ExplainFacts, reply: ExplainReplySender) {
+        let Err(unsent) = self.0.try_send((request, facts, reply)) else { return };
+        let (refusal, reply) = match unsent {
+            Full((_, _, reply)) => {
+                let refusal = Refusal::new(Reason::RejectedInFlight);
+                (refusal.with_retry_after(RETRY_AFTER), reply)
+            }
+            // A later question would find no thread either.
+            Disconnected((_, _, reply)) => (Refusal::new(Reason::Internal), reply),
+        };
+        let _ = reply.send(Err(refusal));
     }
 }
 
-fn work(asked: &Receiver<ExplainQuestion>) {
-    // Without the permission both threads share the core.
-    let _ = rustix::process::nice(NICE);
-    let mut explainer = Explainer::new();
-    while let Ok((asked, known, answer)) = asked.recv() {
-        let sources = ExplainSources {
-            config: &known.config,
-            fleet: &known.fleet,
-            board: &known.board,
-            reports: &known.reports,
-            index: &known.index,
-            counters: &known.counters,
-            now: known.now,
-        };
+/// Answers questions until the handle is dropped. A panic may leave the working memory of `explain`
+/// half written: the next question gets a new one from `new_explain`.
+fn work<F, E>(questions: &Receiver<ExplainQuestion<F>>, new_explain: impl Fn() -> E)
+where
+    E: FnMut(&ExplainRequest, &F) -> Explained,
+{
+    let mut explain = new_explain();
+    while let Ok((request, facts, reply)) = questions.recv() {
+        let run = AssertUnwindSafe(|| explain(&request, &facts));
+        let explained = catch_unwind(run).unwrap_or_else(|_| {
+            tracing::error!("an explanation of a prompt panicked (this is a bug)");
+            explain = new_explain();
+            Err(Refusal::new(Reason::Internal))
+        });
         // The caller may have disconnected.
-        let _ = answer.send(explainer.explain(&asked, &sources));
+        let _ = reply.send(explained);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The question after a panic is answered, from fresh working memory.
+    #[test]
+    fn a_panic_ends_one_explanation() {
+        let (sender, questions) = sync_channel(QUESTIONS_MAX);
+        let replies: Vec<_> = [false, true, false]
+            .into_iter()
+            .map(|panics| {
+                let (reply, replied) = oneshot::channel();
+                let request = ExplainRequest {
+                    endpoint: String::new(),
+                    body: axum::body::Bytes::new(),
+                    leg: None,
+                    session: None,
+                    with_text: false,
+                };
+                sender.send((request, panics, reply)).unwrap();
+                replied
+            })
+            .collect();
+        drop(sender);
+        work(&questions, || {
+            let mut count = 0;
+            move |_: &ExplainRequest, panics: &bool| {
+                count += 1;
+                assert!(!panics, "planted");
+                Ok(count.into())
+            }
+        });
+        let replies: Vec<_> =
+            replies.into_iter().map(|reply| reply.blocking_recv().unwrap()).collect();
+        let reasons = replies.iter().map(|reply| reply.as_ref().err().map(Refusal::reason));
+        assert!(reasons.eq([None, Some(Reason::Internal), None]), "{replies:?}");
+        assert_eq!(replies[2].as_ref().unwrap(), 1, "fresh working memory");
     }
 }

@@ -10,7 +10,7 @@ use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;
 use super::tenants;
 use forebay_base::limits::MODELS_MAX;
-use forebay_base::{PoolIndex, QueueIndex, RankIndex, broken_invariant_count};
+use forebay_base::{PoolIndex, QueueIndex, RankIndex, RouterId, broken_invariant_count};
 use forebay_board::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
 use forebay_config::QueueMode;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
@@ -23,6 +23,8 @@ const FIRST_TOKEN: &str = "first_token";
 
 /// Sources of a snapshot.
 pub struct LiveSources<'a, 's, 'w> {
+    /// Identifies this process: viewers compare only snapshots of the same process.
+    pub router_id: RouterId,
     pub scrape: &'a ScrapeSources<'s>,
     pub workers: &'a WorkerSources<'w>,
     pub readiness: RouterReadiness,
@@ -40,7 +42,7 @@ pub(super) struct SnapshotParts<'a, 's, 'w> {
 
 impl SnapshotParts<'_, '_, '_> {
     pub(super) fn shown(&self) -> Map<String, Value> {
-        let LiveSources { scrape, workers, readiness, replicas } = self.sources;
+        let LiveSources { router_id, scrape, workers, readiness, replicas } = self.sources;
         let fleet = scrape.fleet.fleet;
         let whole = self.is_whole.then(|| {
             json!({
@@ -53,6 +55,7 @@ impl SnapshotParts<'_, '_, '_> {
             })
         });
         let beside = json!({
+            "router_id": router_id.as_str(),
             "generation": fleet.generation,
             "whole": whole,
             "reasons": readiness.reasons,

@@ -48,8 +48,9 @@ const explain = new Explain({
 });
 
 function onSnapshot(snapshot) {
-  const isOther = recent.newest && snapshot.uptime_ms < recent.newest.uptime_ms;
+  const isOther = recent.isOther(snapshot);
   if (isOther) {
+    recent.forget();
     figures.forget();
     events.forget();
     events.add("link", "the router was started anew", Date.now());

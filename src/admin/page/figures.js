@@ -8,9 +8,20 @@ export class Recent {
 
   push(snapshot) {
     const { uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants } = snapshot;
-    if (this.newest && uptime_ms < this.newest.uptime_ms) this.kept = [];
+    this.routerId = snapshot.router_id ?? this.routerId;
     this.kept.push({ uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants });
     if (this.kept.length > KEPT_MAX) this.kept.shift();
+  }
+
+  /** Whether the snapshot is of another process. A router of an older version has no id. */
+  isOther(snapshot) {
+    if (!this.newest) return false;
+    return snapshot.uptime_ms < this.newest.uptime_ms || snapshot.router_id !== this.routerId;
+  }
+
+  forget() {
+    this.kept = [];
+    this.routerId = undefined;
   }
 
   get newest() {

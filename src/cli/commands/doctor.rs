@@ -1,6 +1,7 @@
 //! `forebay doctor`: checks the configuration, the machine, and the features of the workers.
 
 use super::machine::MachineFacts;
+use super::router_ports::RouterPorts;
 use crate::cli::findings;
 use crate::cli::process::{failed, plain, run_local};
 use clap::Args;
@@ -11,7 +12,6 @@ use forebay_discovery::{
     SignsOfLife, WorkerClients, trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
-use forebay_handover::HandoverAddress;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,8 +62,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let mut config = loaded.config;
     config.workers.extend(of_file);
     let machine = MachineFacts::gather(&config);
-    let runs_here = HandoverAddress::of(config.listen).is_ok_and(|place| place.is_taken());
-    let found = machine.findings(&config, runs_here);
+    let found = machine.findings(&config, &RouterPorts::of(config.listen));
     count += found.len();
     let cores = machine.cores.len();
     let about = if found.is_empty() { format!("{cores} cores") } else { String::new() };

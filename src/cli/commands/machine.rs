@@ -1,6 +1,7 @@
 //! Machine checks of `forebay doctor`: facts in, findings out. Only [`MachineFacts::gather`]
 //! accesses the system.
 
+use super::router_ports::RouterPorts;
 use crate::ingress::DescriptorShortage;
 use forebay_base::limits::SHARDS_MAX;
 use forebay_config::Config;
@@ -23,7 +24,7 @@ pub(crate) struct MachineFacts {
     pub(crate) cores: Vec<usize>,
     /// Cores of each NUMA node.
     pub(crate) nodes: BTreeMap<usize, Vec<usize>>,
-    /// Limit of open files.
+    /// Hard limit of open files: the router raises its soft limit at the start.
     pub(crate) files_max: u64,
     /// The process may use io_uring.
     pub(crate) has_uring: bool,
@@ -35,17 +36,17 @@ pub(crate) struct MachineFacts {
 
 impl MachineFacts {
     pub(crate) fn gather(config: &Config) -> Self {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
         let switch = std::fs::read_to_string(URING_SWITCH).ok();
-        let mut doors = vec![("listen", config.listen)];
-        doors.extend(config.listeners.iter().map(|door| ("listener.address", door.address)));
-        doors.extend(config.admin.port_address().map(|admin| ("admin", admin)));
-        let refused = doors.into_iter().filter_map(|(key, address)| {
+        let mut listeners = vec![("listen", config.listen)];
+        let further = config.listeners.iter();
+        listeners.extend(further.map(|listener| ("listener.address", listener.address)));
+        listeners.extend(config.admin.port_address().map(|admin| ("admin", admin)));
+        let refused = listeners.into_iter().filter_map(|(key, address)| {
             let error = TcpListener::bind(address).err()?;
             Some((key, address, error.kind()))
         });
         Self {
-            cores: cores.into_iter().map(|core| core.id).collect(),
+            cores: available_cores(),
             nodes: nodes(),
             files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
             has_uring: Driver::detect() == Driver::IoUring,
@@ -54,13 +55,13 @@ impl MachineFacts {
         }
     }
 
-    /// Conditions that keep the router from running well here. `runs_here`: a router already
-    /// listens at `listen`.
-    pub(crate) fn findings(&self, config: &Config, runs_here: bool) -> Vec<MissingFeature> {
+    /// Conditions that keep the router from running well here. `running`: ports of a router that
+    /// already listens at `listen`.
+    pub(crate) fn findings(&self, config: &Config, running: &RouterPorts) -> Vec<MissingFeature> {
         let mut found = Vec::new();
         let mut resolved = config.clone();
         resolved.resolve_cores(&self.cores);
-        self.cores(&resolved, &mut found);
+        self.check_cores(&resolved, &mut found);
         if let Some(DescriptorShortage { limit, needed }) =
             DescriptorShortage::of(&resolved, self.files_max)
         {
@@ -76,7 +77,7 @@ impl MachineFacts {
         }
         for (key, address, kind) in &self.refused {
             let (what, help) = match kind {
-                ErrorKind::AddrInUse if runs_here => continue,
+                ErrorKind::AddrInUse if running.may_own(*address) => continue,
                 ErrorKind::AddrInUse => ("is in use", "end the other process, or change the key"),
                 ErrorKind::AddrNotAvailable => ("is no address of this machine", "change the key"),
                 ErrorKind::PermissionDenied => {
@@ -90,9 +91,9 @@ impl MachineFacts {
     }
 
     /// Checks the resolved cores of a configuration.
-    fn cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
+    fn check_cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
         for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
-            let help = format!("these are: {:?}", self.cores);
+            let help = format!("available cores: {:?}", self.cores);
             found.push(lack(format!("`cores`: this process may not use core {core}"), help));
         }
         if wanted.cores.len() >= self.cores.len() && self.cores.len() > 1 {
@@ -116,6 +117,12 @@ impl MachineFacts {
 
 fn lack(what: impl Into<String>, help: impl Into<String>) -> MissingFeature {
     MissingFeature { what: what.into(), help: help.into() }
+}
+
+/// Cores that this process may use; empty if the system does not say.
+pub(crate) fn available_cores() -> Vec<usize> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.into_iter().map(|core| core.id).collect()
 }
 
 /// NUMA nodes with their cores; empty if the kernel does not list them.
@@ -160,7 +167,7 @@ mod tests {
 
     fn whats(facts: &MachineFacts, cores: &[usize]) -> Vec<String> {
         let config = Config { cores: cores.to_vec(), ..Config::default() };
-        facts.findings(&config, false).into_iter().map(|lack| lack.what).collect()
+        facts.findings(&config, &RouterPorts::NoRouter).into_iter().map(|lack| lack.what).collect()
     }
 
     #[test]
@@ -193,11 +200,29 @@ mod tests {
             assert!(found.iter().any(|what| what.contains(says)), "{says}: {found:?}");
         }
         let off = MachineFacts { has_uring: false, uring_switch: Some(2), ..well() };
-        let found = off.findings(&Config { cores: vec![0], ..Config::default() }, false);
+        let found =
+            off.findings(&Config { cores: vec![0], ..Config::default() }, &RouterPorts::NoRouter);
         assert!(found[0].help.contains("io_uring_disabled=0"), "{found:?}");
         let used = MachineFacts { refused: refused(ErrorKind::AddrInUse), ..well() };
         let config = Config { cores: vec![0], ..Config::default() };
-        assert_eq!(used.findings(&config, true), [], "the router itself");
+        let own = RouterPorts::Known([80].into());
+        assert_eq!(used.findings(&config, &own), [], "the router itself");
+        assert_eq!(used.findings(&config, &RouterPorts::Unknown), [], "perhaps the router");
+    }
+
+    /// The router runs, and a key was changed to the port of another process.
+    #[test]
+    fn a_port_of_another_process_is_found_beside_a_running_router() {
+        let address = |port| SocketAddr::from(([10, 0, 0, 9], port));
+        let refused = vec![
+            ("listen", address(80), ErrorKind::AddrInUse),
+            ("admin", address(9_091), ErrorKind::AddrInUse),
+        ];
+        let facts = MachineFacts { refused, ..well() };
+        let config = Config { cores: vec![0], ..Config::default() };
+        let found = facts.findings(&config, &RouterPorts::Known([80, 9_090].into()));
+        let whats: Vec<&str> = found.iter().map(|found| &*found.what).collect();
+        assert_eq!(whats, ["`admin` 10.0.0.9:9091 is in use"]);
     }
 
     /// Without `cores`, a router uses the cores that it may use: their descriptors count too.

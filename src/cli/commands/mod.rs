@@ -13,6 +13,7 @@ pub(crate) mod key;
 pub(crate) mod machine;
 pub(crate) mod record;
 pub(crate) mod replay;
+pub(crate) mod router_ports;
 pub(crate) mod serve;
 #[cfg(feature = "engine")]
 pub(crate) mod shadow;

@@ -1,6 +1,7 @@
 //! `forebay serve`: builds, checks and logs the configuration from file and flags, and starts the
 //! router.
 
+use super::machine::available_cores;
 use crate::cli::findings;
 use crate::cli::key_flags::KeyFlags;
 use crate::cli::logging;
@@ -68,13 +69,13 @@ fn configure(source: &ConfigSource) -> Result<Config, String> {
 
 fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), String> {
     let logging = logging::start(&config.log)?;
+    // Before `resolve_cores`: a reload compares the keys as written.
     let reloader = Reloader::new(source, config.clone());
-    let cores: Vec<usize> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let cores = available_cores();
     config.resolve_cores(&cores);
     if let Some(core) = config.cores.iter().find(|core| !cores.contains(core)) {
         return Err(format!(
-            "`cores`: core {core} is not available to this process; these are: {cores:?}"
+            "`cores`: core {core} is not available to this process; available cores: {cores:?}"
         ));
     }
     let shown = changed_json(&config);

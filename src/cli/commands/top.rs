@@ -2,8 +2,8 @@
 //! terminal.
 
 use crate::cli::process::{finish, run_local};
-use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause, silent};
-use crate::cli::router_stream::RouterStream;
+use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause};
+use crate::cli::router_stream::{RouterStream, silence_error};
 use clap::Args;
 use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
@@ -66,7 +66,7 @@ async fn snapshots(
     let answer = stream.open().await?;
     let mut reader = LineReader::default();
     let mut bytes = answer.bytes_stream();
-    while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(|_| silent())? {
+    while let Some(piece) = timeout(SILENCE_MAX, bytes.next()).await.map_err(silence_error)? {
         let piece = piece.map_err(|error| cause(&error))?;
         let mut lines = Vec::new();
         let whole = reader.push(&piece, |line| lines.push(Snapshot::read(line)));

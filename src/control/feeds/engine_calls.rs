@@ -3,7 +3,7 @@
 //! [`ENGINE_CALLS_MAX`] calls of the admin API run; a further call is refused.
 
 use super::super::fleet::{EngineAccess, Fleet};
-use forebay_admin::{CallAnswer, EngineCall, EngineCallRefusal, EngineReply};
+use forebay_admin::{EngineCall, EngineCallRefusal, EngineCallResult, EngineReply};
 use forebay_base::WorkerIndex;
 use forebay_base::limits::{ENGINE_ANSWERS_BYTES_MAX, ENGINE_CALLS_MAX, ENGINES_CALLED_MAX};
 use forebay_discovery::WorkerClients;
@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 /// Answers of the engines, or the reason why no engine was called.
-type CallAnswers = Result<Vec<CallAnswer>, EngineCallRefusal>;
+type CallAnswers = Result<Vec<EngineCallResult>, EngineCallRefusal>;
 
 /// Calls under way, and the clients and turns of further calls.
 pub(super) struct EngineCalls {
@@ -113,7 +113,7 @@ impl EngineCalls {
         &self,
         engines: Vec<CalledEngine>,
         call: &EngineCall,
-    ) -> impl Future<Output = Vec<CallAnswer>> + use<> {
+    ) -> impl Future<Output = Vec<EngineCallResult>> + use<> {
         let bytes_max = ENGINE_ANSWERS_BYTES_MAX / engines.len().max(1);
         join_all(engines.into_iter().map(|CalledEngine { index, worker, access }| {
             let emptied = Rc::clone(&self.emptied);
@@ -131,7 +131,7 @@ impl EngineCalls {
                     emptied.borrow_mut().push(index);
                 }
                 let reply = |(status, body, is_cut)| EngineReply { status, body, is_cut };
-                CallAnswer { worker, said: answer.map(reply) }
+                EngineCallResult { worker, reply: answer.map(reply) }
             }
         }))
     }

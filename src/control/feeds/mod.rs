@@ -19,7 +19,7 @@ use self::kv_feeds::{KvFeedSetup, KvFeeds};
 use self::snapshots::{SnapshotSetup, Snapshots};
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
 use super::fleet::{Fleet, GivenNumbers};
-use forebay_admin::{CallAnswer, EngineCall, EngineCallRefusal, FeedsView, SnapshotFigures};
+use forebay_admin::{EngineCall, EngineCallRefusal, EngineCallResult, FeedsView, SnapshotFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_board::LoadReport;
 use forebay_config::Config;
@@ -153,7 +153,7 @@ impl Feeds {
         &self,
         fleet: &Fleet,
         call: &EngineCall,
-        answer: oneshot::Sender<Result<Vec<CallAnswer>, EngineCallRefusal>>,
+        answer: oneshot::Sender<Result<Vec<EngineCallResult>, EngineCallRefusal>>,
     ) {
         self.engines.call(fleet, call, answer);
     }

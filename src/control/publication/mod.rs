@@ -139,11 +139,12 @@ impl Publication {
             return;
         }
         let mut live = std::mem::take(&mut self.live);
+        let router_id = owners.env.router_id;
         let readiness = self.readiness(owners);
         let replicas = self.replicas();
         self.scrape(owners, |scrape| {
             self.workers(owners, |workers| {
-                live.show(&LiveSources { scrape, workers, readiness, replicas });
+                live.show(&LiveSources { router_id, scrape, workers, readiness, replicas });
             });
         });
         self.live = live;

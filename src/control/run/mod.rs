@@ -76,6 +76,7 @@ impl Control {
             first_fleet_at: clock.now().plus(config.health.timeout),
             config,
             clock,
+            router_id: setup.router_id,
             board,
             index,
             ports: Rc::new(Ports::new(end)),

@@ -283,7 +283,7 @@ async fn parse(
         None if body_bytes > INLINE_BODY_BYTES_MAX => scan_briefly(body, endpoint, api),
         None => Some(scan(body, endpoint, api)),
     };
-    api.is_brief = scanned_here.is_some();
+    api.scanned_on_shard = scanned_here.is_some();
     let scanned = if let Some(scanned) = scanned_here {
         scanned
     } else {

@@ -197,7 +197,7 @@ fn account_overlap(
 fn proves(request: &ApiRequest) -> bool {
     let is_batch = matches!(request.prompt, PromptSource::Batch(_));
     let is_rendered = request.shape() != RequestShape::TokenIds;
-    request.answer_count <= 1 && request.continues.is_none() && !is_batch && is_rendered
+    request.answer_count <= 1 && request.previous_response.is_none() && !is_batch && is_rendered
 }
 
 /// Counts the reason of the choice, and the best overlap of the other ranks. Call after

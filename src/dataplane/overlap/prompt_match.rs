@@ -96,7 +96,7 @@ async fn match_prompt(
     let is_large = request.body().len() > INLINE_BODY_BYTES_MAX;
     let is_split = || !asked.model.ranks.iter().all(|&rank| asked.fleet.is_whole_only(rank));
     let inspects = is_large && is_split();
-    let is_here = || request.api.is_brief && !inspects && is_mostly_ascii(request.body());
+    let is_here = || request.api.scanned_on_shard && !inspects && is_mostly_ascii(request.body());
     if matches && (!is_large || is_here()) && here(env, io, routing, request, asked) {
         return Ok(Split::default());
     }

@@ -201,7 +201,7 @@ fn mixed(shard: &Shard, decode: RankIndex, handed: Option<&Vec<u8>>) -> Option<S
     let mode = transfer_mode(handed?).filter(is_other)?;
     Some(format!(
         "The KV of the prefill worker moves by {mode:?}, and the decode worker {} takes it by \
-         {taken:?} (`kv_flow` is {:?}): start both with the same connector.",
+         {taken:?} (`kv_flow` is {:?}): start both with the same connector",
         worker.name,
         flow.word()
     ))

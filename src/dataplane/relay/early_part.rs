@@ -1,5 +1,5 @@
 //! The head of an answer that goes out while its request still waits (`queue.sse_comments`): a
-//! streaming client gets its place in the queue, and the outcome of the request follows as events.
+//! streaming client gets its position in the queue, and the outcome of the request follows as events.
 //! After the head no other status can be sent.
 
 use super::{QueueStanding, StreamShape, encode_standing};
@@ -18,8 +18,8 @@ pub enum EarlyPart {
     Ready(StreamShape),
     /// The head of the answer.
     Begun(OpenEventStream),
-    /// The beginning of a stream of a worker that has failed.
-    Broken(OpenEventStream),
+    /// The beginning of a stream that its worker did not finish: a failure, or a move.
+    Interrupted(OpenEventStream),
 }
 
 /// A stream of events, after its head was sent.
@@ -31,10 +31,10 @@ pub struct OpenEventStream {
     pub framing: AnswerFraming,
     /// May another request follow on the connection?
     pub keep_alive: bool,
-    /// When its head was sent.
-    pub at: NanosSinceStart,
-    /// The next comment is due.
-    pub next_at: NanosSinceStart,
+    /// When its head was sent. Unused in [`EarlyPart::Interrupted`] without an early head: there it
+    /// is the time of the break.
+    pub begun_at: NanosSinceStart,
+    pub comment_due_at: NanosSinceStart,
 }
 
 impl EarlyPart {
@@ -46,15 +46,15 @@ impl EarlyPart {
         }
     }
 
-    /// Does the client have the beginning of a stream of a worker that has failed?
-    pub const fn is_broken(&self) -> bool {
-        matches!(self, Self::Broken(_))
+    /// Does the client have the beginning of a stream that its worker did not finish?
+    pub const fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted(_))
     }
 
     /// The stream, once its head is sent.
-    pub const fn begun(&self) -> Option<&OpenEventStream> {
+    pub const fn open_stream(&self) -> Option<&OpenEventStream> {
         match self {
-            Self::Begun(begun) | Self::Broken(begun) => Some(begun),
+            Self::Begun(begun) | Self::Interrupted(begun) => Some(begun),
             Self::Nothing | Self::Ready(_) => None,
         }
     }
@@ -63,11 +63,12 @@ impl EarlyPart {
 impl OpenEventStream {
     /// Can this answer be the rest of the stream?
     pub fn goes_on_with(response: &ResponseHead) -> bool {
+        // An empty body would end the stream without a last chunk, see `relay::pump`.
         response.status == 200 && response.event_stream && response.content_length != Some(0)
     }
 
-    /// Appends a comment with the place of the request.
-    pub fn encode(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
+    /// Appends a comment: position in the queue, waiting time, or worker of the prefill.
+    pub fn encode_standing(&self, standing: QueueStanding<'_>, out: &mut Vec<u8>) {
         let mut line = Vec::new();
         encode_standing(standing, &mut line);
         self.framing.push(&line, out);

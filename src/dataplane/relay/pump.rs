@@ -10,10 +10,12 @@ use forebay_json::EventTail;
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
+/// Bytes that the router's fields add to a head, at a guess: a longer head grows the buffer.
+const HEAD_GROWTH_BYTES: usize = 512;
 /// Bytes of chunked framing around a piece.
 const CHUNK_FRAME_BYTES: usize = 24;
 
-/// The answer and how the client wants it.
+/// The head of an answer, with the client's terms for its relay.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// Parsed from `upstream.input`.
@@ -55,7 +57,8 @@ pub struct CompletedAnswer {
 /// Relays the answer. `observe` gets every piece of the body as the piece passes.
 ///
 /// # Errors
-/// [`RelayError`], never of `before_head`: the client has seen the head. A stream of events that
+/// [`RelayError`], never of `before_head`: the client has seen the head, and no other rank can
+/// answer. So `client` must not leave a stalled rank (`DownWatch::leaving`). A stream of events that
 /// breaks gets an error event at its end, and then no clean end.
 pub async fn relay(
     client: &mut impl Client,
@@ -66,7 +69,7 @@ pub async fn relay(
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
     let is_unframed = AnswerFraming::open(answer.client_version) == AnswerFraming::Plain;
     let client_reusable = answer.keep_alive && !(answer.is_open() && is_unframed);
-    let mut out = client.conn().buffer_for(upstream.input.len() + 512);
+    let mut out = client.conn().buffer_for(upstream.input.len() + HEAD_GROWTH_BYTES);
     if !answer.head_sent {
         encode_head(upstream, answer, client_reusable, &mut out);
     }
@@ -76,12 +79,16 @@ pub async fn relay(
         true => AnswerBody::continued(answer.head.body, answer.client_version),
         false => AnswerBody::new(answer.head.body, answer.client_version),
     };
+    // An empty body would get no last chunk, since its end comes behind its data.
+    // `OpenEventStream::goes_on_with` excludes a continued body of length 0.
+    debug_assert!(!answer.head_sent || !body.is_done(), "a continued body without bytes");
     let mut tail = (answer.head.event_stream && answer.is_open()).then(EventTail::default);
     let mut body_bytes = 0;
     let mut leftover = false;
     let mut turn = Turn::default();
     loop {
-        // Neither side may ever make this wait.
+        // Worker and client may both be ready at each poll: the budget of the turn lets other tasks
+        // run.
         turn.spend(chunk.len()).await;
         if !chunk.is_empty() {
             let Ok((data_bytes, consumed)) = body.decode(&mut chunk) else {
@@ -93,7 +100,7 @@ pub async fn relay(
                 tail.as_mut().map_or_else(|| (Vec::new(), data), |tail| tail.pass(data));
             body.framing().push_both(&held, whole, &mut out);
             if body.is_done() {
-                end(&mut body, &mut tail, &mut out);
+                finish_body(&mut body, &mut tail, &mut out);
             }
             observe(data);
             body_bytes += u64::try_from(data_bytes).unwrap_or(0);
@@ -111,7 +118,7 @@ pub async fn relay(
         client.wait_at_most(answer.idle_max);
         let error = match next_chunk(client, upstream).await {
             Ok(next) if next.is_empty() && body.ends_with_connection() => {
-                end(&mut body, &mut tail, &mut out);
+                finish_body(&mut body, &mut tail, &mut out);
                 continue;
             }
             Ok(next) if next.is_empty() => RelayError::ClosedMidStream,
@@ -121,8 +128,12 @@ pub async fn relay(
                 continue;
             }
             Err(error) if error.blames_worker() => error,
-            Err(error) => return Err(error),
+            Err(error) => {
+                debug_assert!(!error.before_head(), "{error:?} behind the head");
+                return Err(error);
+            }
         };
+        debug_assert!(!error.before_head(), "{error:?} behind the head");
         return Err(cut(client.conn(), answer, &body, tail, Vec::new(), error).await);
     }
     let upstream_reusable = answer.head.keep_alive && !leftover && !body.ends_with_connection();
@@ -149,8 +160,8 @@ pub(super) fn encode_head(
     encode_response(answer.head, &upstream.input, &head, out);
 }
 
-/// The body is whole.
-fn end(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Vec<u8>) {
+/// Appends the held bytes and the end of the framing. The body is then done.
+fn finish_body(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Vec<u8>) {
     let held = tail.as_mut().map(EventTail::flush).unwrap_or_default();
     body.emit(&held, out);
     body.finish(out);

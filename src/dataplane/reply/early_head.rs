@@ -1,5 +1,5 @@
 //! Writes the head and queue comments that a streaming client receives while its request waits, see
-//! [`super::early`].
+//! [`EarlyPart`].
 
 use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::Request;
@@ -65,12 +65,12 @@ pub(crate) async fn queued(
     let now = env.now();
     let mut out = conn.buffer();
     let mut begun = match request.early {
-        EarlyPart::Nothing | EarlyPart::Broken(_) => return Ok(()),
+        EarlyPart::Nothing | EarlyPart::Interrupted(_) => return Ok(()),
         EarlyPart::Ready(shape) => begin(env, request, shape, now, &mut out),
         EarlyPart::Begun(begun) => begun,
     };
-    begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
-    begun.encode(QueueStanding::Queued { position }, &mut out);
+    begun.comment_due_at = now.plus(QUEUE_COMMENT_PERIOD);
+    begun.encode_standing(QueueStanding::Queued { position }, &mut out);
     request.early = EarlyPart::Begun(begun);
     write(env, conn, out).await
 }
@@ -83,12 +83,15 @@ pub(crate) async fn still_queued(
 ) -> Result<(), WriteEnd> {
     let now = env.now();
     let EarlyPart::Begun(begun) = &mut request.early else { return Ok(()) };
-    if now < begun.next_at {
+    if now < begun.comment_due_at {
         return Ok(());
     }
-    begun.next_at = now.plus(QUEUE_COMMENT_PERIOD);
+    begun.comment_due_at = now.plus(QUEUE_COMMENT_PERIOD);
     let mut out = conn.buffer();
-    begun.encode(QueueStanding::Waited { seconds: now.since(begun.at) / 1_000_000_000 }, &mut out);
+    begun.encode_standing(
+        QueueStanding::Waited { seconds: now.since(begun.begun_at) / 1_000_000_000 },
+        &mut out,
+    );
     write(env, conn, out).await
 }
 
@@ -101,7 +104,7 @@ pub(crate) async fn dispatched(
 ) -> Result<(), WriteEnd> {
     let EarlyPart::Begun(begun) = &request.early else { return Ok(()) };
     let mut out = conn.buffer();
-    begun.encode(QueueStanding::Prefill { worker }, &mut out);
+    begun.encode_standing(QueueStanding::Prefill { worker }, &mut out);
     write(env, conn, out).await
 }
 
@@ -118,7 +121,7 @@ fn begin(
         request.head.keep_alive && framing == AnswerFraming::Chunked && !env.draining.is_set();
     let extra = &request.own_fields();
     encode_own_stream(&OwnStream { client_version, keep_alive, extra }, out);
-    OpenEventStream { shape, framing, keep_alive, at, next_at: at }
+    OpenEventStream { shape, framing, keep_alive, begun_at: at, comment_due_at: at }
 }
 
 async fn write(env: &Env, conn: &mut Conn, out: Vec<u8>) -> Result<(), WriteEnd> {

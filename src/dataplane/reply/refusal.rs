@@ -51,7 +51,7 @@ pub(crate) async fn request(
     request: &Request<'_>,
     refusal: &Refusal,
 ) -> ConnectionReuse {
-    if let Some(begun) = request.early.begun() {
+    if let Some(begun) = request.early.open_stream() {
         count(env, refusal, &request.story.facts);
         return early_head::refuse(begun, env, conn, refusal).await;
     }
@@ -71,7 +71,7 @@ pub(crate) async fn by_engine(
 ) -> ConnectionReuse {
     let endpoint = request.story.facts.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
     env.counters.answered(endpoint, answer.status);
-    if let Some(begun) = request.early.begun() {
+    if let Some(begun) = request.early.open_stream() {
         return early_head::fail(begun, env, conn, answer.status, &answer.body).await;
     }
     let keep_alive = request.head.keep_alive && !env.draining.is_set();

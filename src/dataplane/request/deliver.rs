@@ -85,7 +85,7 @@ async fn drive(
                     }
                 }
             }
-            Action::End(stop) if exchange.request.early.is_broken() => {
+            Action::End(stop) if exchange.request.early.is_interrupted() => {
                 let ended = Box::pin(remainder::ended(shard, conn, exchange, stop)).await;
                 return ended.inspect(|_| exchange.request.story.facts.answer.status = 200);
             }

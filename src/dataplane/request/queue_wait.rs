@@ -83,7 +83,7 @@ async fn await_verdict(
     early_head::queued(env, conn, request, waiting).await.map_err(|_| WaitEnd::Gone)?;
     loop {
         let comment = match &request.early {
-            EarlyPart::Begun(begun) => Some(begun.next_at),
+            EarlyPart::Begun(begun) => Some(begun.comment_due_at),
             _ => None,
         };
         let until = comment.map_or(deadline, |at| at.min(deadline));

@@ -17,11 +17,11 @@ pub(crate) fn find(
     fleet: &FleetSnapshot,
     endpoint: Endpoint,
 ) -> Result<Option<RankIndex>, Refusal> {
-    let id = match (endpoint, &request.api.continues) {
+    let id = match (endpoint, &request.api.previous_response) {
         (Endpoint::StoredResponse, _) => {
             StoredCall::of(request.head.path(&request.message)).map(|call| call.id)
         }
-        (Endpoint::Responses, _) if request.api.names_itself && has_tenants(fleet) => {
+        (Endpoint::Responses, _) if request.api.sets_response_id && has_tenants(fleet) => {
             return Err(Refusal::new(Reason::BadRequest).with_param("request_id").with_message(
                 "The engine keeps responses by this id, and another tenant may have it. Leave \
                  `request_id` out.",

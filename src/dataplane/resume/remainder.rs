@@ -122,7 +122,7 @@ async fn relay_on(
     stream.engine = Some(plan.engine.dialect);
     let ResumableStream { transcript, look_at, scan: cost, .. } = stream;
     let Ok(transcript) = transcript else { return Err(RelayError::BodyInvalid) };
-    let is_rest = request.early.is_broken();
+    let is_rest = request.early.is_interrupted();
     let mut digits = [0; 10];
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
@@ -258,7 +258,7 @@ pub(crate) async fn broke_off(
         now: env.now(),
     });
     stream.broke = Some(error);
-    exchange.request.early = EarlyPart::Broken(begun);
+    exchange.request.early = EarlyPart::Interrupted(begun);
     // From here on only a rank of the same engine, and no pair, can continue the events.
     let only = stream.engine.filter(|_| transcript.has_begun());
     if only.is_some() {
@@ -277,8 +277,8 @@ fn broken(shard: &Shard, exchange: &Exchange<'_, Delivery>) -> OpenEventStream {
     let keep_alive = exchange.request.head.keep_alive && framing == AnswerFraming::Chunked;
     let shape = StreamShape::OpenAi;
     let now = shard.env.now();
-    let fresh = OpenEventStream { shape, framing, keep_alive, at: now, next_at: now };
-    exchange.request.early.begun().copied().unwrap_or(fresh)
+    let fresh = OpenEventStream { shape, framing, keep_alive, begun_at: now, comment_due_at: now };
+    exchange.request.early.open_stream().copied().unwrap_or(fresh)
 }
 
 /// Replaces the client's request by the request for the remainder. Keeps its header fields.
@@ -306,7 +306,7 @@ pub(crate) async fn ended(
     exchange: &mut Exchange<'_, Delivery>,
     stop: Stop,
 ) -> Result<ConnectionReuse, Stop> {
-    let EarlyPart::Broken(begun) = exchange.request.early else { return Err(stop) };
+    let EarlyPart::Interrupted(begun) = exchange.request.early else { return Err(stop) };
     let Resumable::On(stream) = &mut exchange.phase.resumable else { return Err(stop) };
     let Some(error) = stream.broke else { return Err(stop) };
     if matches!(stop, Stop::ClientGone) {

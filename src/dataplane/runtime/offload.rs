@@ -314,7 +314,7 @@ fn work(
     bell: &Bell,
     mut tools: Tools,
 ) {
-    // Without the permission both threads share the core equally.
+    // The system may forbid this (seccomp). Both threads then get equal shares of the core.
     let _ = rustix::process::nice(NICE);
     let mut lines = Lines::default();
     loop {

@@ -84,7 +84,7 @@ pub(crate) fn encode(
         || exchange.request.story.bill().is_counted()
         || endpoint == Endpoint::Responses
         || exchange.phase.resumable.reads();
-    let is_plain = must_be_read || exchange.request.early.begun().is_some();
+    let is_plain = must_be_read || exchange.request.early.open_stream().is_some();
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let number = exchange.request.priority_for(plan);
     let priority = number.as_ref().map(|number| (PRIORITY, number.as_bytes()));

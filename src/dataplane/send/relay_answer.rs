@@ -114,7 +114,8 @@ pub(crate) async fn answer(
     accounted: AttemptAccount<'_>,
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
-    if request.early.begun().is_some() && !OpenEventStream::goes_on_with(&request.answer_head) {
+    if request.early.open_stream().is_some() && !OpenEventStream::goes_on_with(&request.answer_head)
+    {
         let going = accounted.going;
         let Some(answering) = answering.take() else { return Err(RelayError::BodyInvalid) };
         return Box::pin(end_early(shard, conn, request, going, answering)).await;
@@ -253,7 +254,7 @@ pub(crate) fn wanted<'a>(
         client_version: buffers.head.version,
         keep_alive: buffers.head.keep_alive && !env.draining.is_set(),
         shape: StreamShape::of(endpoint).unwrap_or(StreamShape::OpenAi),
-        head_sent: early.begun().is_some(),
+        head_sent: early.open_stream().is_some(),
         extra,
         idle_max: env.config().timeouts.stream_idle,
         write_max: env.config().timeouts.write,
@@ -336,7 +337,9 @@ async fn end_early(
     going: Dispatch<'_>,
     answering: UpstreamAnswer,
 ) -> Result<ConnectionReuse, RelayError> {
-    let Some(begun) = request.early.begun().copied() else { return Err(RelayError::BodyInvalid) };
+    let Some(begun) = request.early.open_stream().copied() else {
+        return Err(RelayError::BodyInvalid);
+    };
     let SendParts { env, io, workers } = shard.sending();
     let UpstreamAnswer { mut upstream, sent } = answering;
     let idle_max = env.config().timeouts.stream_idle;

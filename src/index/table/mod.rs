@@ -34,6 +34,7 @@ pub(super) use cells::CELL_WORDS;
 pub(super) use locator::Location;
 pub(super) use reading::{Arrival, RunView, Step};
 pub(super) use run::RunId;
+pub(super) use sets::whole;
 pub use writer::Shape;
 pub(super) use writer::TableWriter;
 

@@ -305,7 +305,7 @@ impl TableWriter {
 }
 
 /// A bit for each of the first `count` blocks.
-pub(super) const fn whole(count: usize) -> u64 {
+pub(in super::super) const fn whole(count: usize) -> u64 {
     debug_assert!(count < 64, "a run has fewer blocks than a word has bits");
     (1 << count) - 1
 }

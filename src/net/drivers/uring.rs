@@ -1,7 +1,8 @@
 //! The driver on io_uring: operations in flight, and their completions.
 //!
 //! A buffer that the kernel may read or write belongs to its operation until the last completion of
-//! that operation, even after the owner has gone.
+//! that operation, or, for a quiet send without a completion, until [`Uring::settle`]. This holds
+//! even after the owner has gone.
 
 use super::provided::ProvidedBuffers;
 use super::readiness::Readiness;
@@ -13,6 +14,7 @@ use forebay_base::limits::{
 };
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use slab::Slab;
 use std::cell::RefCell;
@@ -27,7 +29,7 @@ const GROUP: u16 = 0;
 /// Entries of the ring of provided buffers, in the kernel's type.
 #[expect(clippy::cast_possible_truncation, reason = "a constant: 32,768 is the kernel's limit")]
 const ENTRIES: u16 = PROVIDED_BUFFERS as u16;
-/// `user_data` of operations without a waiter.
+/// `user_data` of operations without a waiter; never a key.
 const NO_WAITER: u64 = u64::MAX;
 /// The kernel's name is `IORING_ENTER_GETEVENTS`.
 const GET_EVENTS: u32 = 1;
@@ -60,17 +62,17 @@ pub(crate) struct Uring {
     provided: ProvidedBuffers,
     /// Submissions that found the queue full.
     unsubmitted: VecDeque<squeue::Entry>,
-    /// Quiet sends since the last submission.
+    /// Keys of quiet sends that [`Self::settle`] has not ended.
     posted: Vec<usize>,
     /// A task waits for the end of a quiet send, which brings no completion.
     is_post_awaited: bool,
-    /// True while multishot receives are being cancelled and none is begun.
+    /// The pool was tight at the last dispatch: new receives take a single chunk.
     is_tight: bool,
     submission_count: u64,
 }
 
 /// Creates the ring of a thread.
-pub(crate) fn ring() -> io::Result<IoUring> {
+fn create_ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     // The kernel runs completions when the thread asks for them (Linux 6.1).
     builder.setup_single_issuer().setup_defer_taskrun().setup_submit_all();
@@ -85,7 +87,7 @@ impl Uring {
     /// # Errors
     /// The kernel lacks an operation, or the process may not use it.
     pub(crate) fn new(pool: &BufferPool) -> io::Result<Self> {
-        let ring = ring()?;
+        let ring = create_ring()?;
         let provided = ProvidedBuffers::new(pool);
         // SAFETY: the entries and the buffers that they name live as long as `provided`, which
         // outlives the ring: see `drop`.
@@ -104,7 +106,7 @@ impl Uring {
 
     /// True if a thread of this process would get a ring.
     pub(crate) fn is_allowed() -> bool {
-        let Ok(ring) = ring() else { return false };
+        let Ok(ring) = create_ring() else { return false };
         let provided = ProvidedBuffers::empty();
         // SAFETY: the entries name no buffer, and live longer than the ring.
         let registered =
@@ -177,6 +179,8 @@ impl Uring {
         self.push(cancel_entry(key));
     }
 
+    /// In order, even when the ring has room: keys are reused, and a cancellation must reach the
+    /// kernel before the next operation with its key.
     fn push(&mut self, entry: squeue::Entry) {
         if !self.unsubmitted.is_empty() || !self.try_push(&entry) {
             self.unsubmitted.push_back(entry);
@@ -185,7 +189,9 @@ impl Uring {
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: memory that the entry points to belongs to an operation in `ops` until its last
-        // completion, or is provided, and its descriptor is open as long.
+        // completion, or for a quiet send until `settle`, when the kernel has consumed the entry and
+        // copied the bytes; or the memory is provided. Moves of `ops` do not move the bytes, which
+        // are on the heap. The descriptor is open as long.
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
         self.submission_count += u64::from(pushed);
         pushed
@@ -204,11 +210,11 @@ impl Uring {
         {
             self.unsubmitted.pop_front();
         }
-        let is_complete = self.unsubmitted.is_empty();
-        let may_wait = is_complete && !self.is_post_awaited;
+        let all_pushed = self.unsubmitted.is_empty();
+        let may_wait = all_pushed && !self.is_post_awaited;
         let entered = self.enter(if may_wait { wait } else { Some(Duration::ZERO) });
         self.dispatch(pool);
-        if is_complete {
+        if all_pushed {
             self.settle(pool);
         }
         match entered {
@@ -277,8 +283,8 @@ impl Uring {
                     is_last && !goes_on
                 }
                 Op::Send { flow, bytes, sent_bytes, is_quiet, .. } => {
-                    let has_stalled = std::mem::replace(is_quiet, false);
-                    let sent = sent(&completion, has_stalled);
+                    let was_quiet = std::mem::replace(is_quiet, false);
+                    let sent = sent(&completion, was_quiet);
                     if flow.borrow_mut().sent(key, sent, bytes, sent_bytes) {
                         true
                     } else {
@@ -290,6 +296,7 @@ impl Uring {
                     if is_last {
                         readiness.end();
                     }
+                    // A source polls a single direction, and never reads the flag of the other.
                     readiness.set(true, true);
                     is_last
                 }
@@ -352,25 +359,25 @@ fn chunk(
 }
 
 /// The result of a send completion. A quiet send without room in its socket has sent nothing.
-fn sent(completion: &cqueue::Entry, has_stalled: bool) -> io::Result<usize> {
+fn sent(completion: &cqueue::Entry, was_quiet: bool) -> io::Result<usize> {
     match as_result(completion.result()) {
-        Err(error) if has_stalled && error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) if was_quiet && error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         sent => sent,
     }
 }
 
 /// True if the error is about the operation, not the socket.
 fn is_interruption(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-    use rustix::io::Errno;
-    matches!(code, Some(Errno::CANCELED | Errno::NOBUFS | Errno::INTR | Errno::AGAIN))
+    matches!(errno_of(error), Some(Errno::CANCELED | Errno::NOBUFS | Errno::INTR | Errno::AGAIN))
 }
 
 /// True if the system call may be retried.
 fn is_passing(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-    use rustix::io::Errno;
-    matches!(code, Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN))
+    matches!(errno_of(error), Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN))
+}
+
+fn errno_of(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
 fn as_result(result: i32) -> io::Result<usize> {

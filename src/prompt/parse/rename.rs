@@ -8,13 +8,13 @@ impl ApiRequest {
     /// The model name that the client sent.
     #[must_use]
     pub fn asked_model(&self) -> &str {
-        self.asked_as.as_deref().unwrap_or(&self.model)
+        self.requested_model.as_deref().unwrap_or(&self.model)
     }
 
     /// Routes the request to `model`. Its body still contains the client's name.
     pub fn rename(&mut self, model: &str) {
         let asked = std::mem::replace(&mut self.model, model.to_owned());
-        self.asked_as.get_or_insert(asked);
+        self.requested_model.get_or_insert(asked);
     }
 
     /// Bytes of the body behind the name, which move if the new name has another length.
@@ -128,7 +128,7 @@ mod tests {
             let mut scanned = ApiRequest::default();
             scan(sent.as_bytes(), endpoint, &mut scanned).unwrap();
             prop_assert_eq!(&scanned.model, &to);
-            scanned.asked_as = Some(name);
+            scanned.requested_model = Some(name);
             prop_assert_eq!(format!("{moved:?}"), format!("{scanned:?}"));
         }
     }

@@ -59,7 +59,7 @@ pub enum ApiShape {
 }
 
 impl Endpoint {
-    /// All of them, in the order of declaration.
+    /// All endpoints, in the order of declaration.
     pub const ALL: [Self; 17] = [
         Self::ChatCompletions,
         Self::Completions,
@@ -80,7 +80,7 @@ impl Endpoint {
         Self::Version,
     ];
 
-    /// Its position in [`Endpoint::ALL`], for arrays of counters.
+    /// Position in [`Endpoint::ALL`], for arrays of counters.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
@@ -118,13 +118,13 @@ impl Endpoint {
             self,
             Self::Tokenize | Self::Detokenize | Self::CountTokens | Self::StoredResponse
         );
-        is_work && !self.is_page()
+        is_work && !self.is_local()
     }
 
-    /// Does the router answer it by itself, as a page that takes no body? The list of models is the
-    /// exception while health checks are off: the router then asks a worker.
+    /// True if the router answers without a worker, and the request has no body. The list of models
+    /// is the exception while health checks are off: the router then asks a worker.
     #[must_use]
-    pub const fn is_page(self) -> bool {
+    pub const fn is_local(self) -> bool {
         matches!(self, Self::Models | Self::Health | Self::Version)
     }
 
@@ -173,7 +173,7 @@ pub struct TextMember {
 }
 
 /// The scan's result. Each connection reuses its own: `clear` keeps capacity.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ApiRequest {
     /// Where the body was sent; `None` before the scan.
     pub endpoint: Option<Endpoint>,
@@ -184,13 +184,13 @@ pub struct ApiRequest {
     /// The body is a form, and no JSON.
     pub is_form: bool,
     /// The model name that the client sent, if the router replaced it.
-    pub asked_as: Option<String>,
+    pub requested_model: Option<String>,
     /// True when `"model"` was present as a string.
     pub has_model: bool,
     /// `"stream": true`.
     pub stream: bool,
-    /// `max_completion_tokens` if present, else `max_tokens` (or `max_new_tokens` inside
-    /// `sampling_params`).
+    /// `max_completion_tokens` if present, else `max_tokens` (`max_output_tokens` of
+    /// `/v1/responses`, or `max_new_tokens` inside `sampling_params`).
     pub max_tokens: Option<u32>,
     /// Answers that the engine makes: samples (`n`, `best_of`) of each prompt; at least 1.
     pub answer_count: u32,
@@ -202,7 +202,8 @@ pub struct ApiRequest {
     pub add_generation_prompt: bool,
     /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
     pub add_special_tokens: Option<bool>,
-    /// LoRA or cache namespace given in the body (`cache_salt`), decoded; empty when absent.
+    /// Cache namespace: `cache_salt`, then a zero byte and SGLang's `extra_key` if present; decoded.
+    /// Empty when absent.
     pub cache_salt: String,
     /// `priority` as a whole number: vLLM's, lower is earlier.
     pub priority: Option<i64>,
@@ -211,28 +212,63 @@ pub struct ApiRequest {
     /// An adapter is named in a form that is not read: a list, or a very long name.
     pub names_other_lora: bool,
     /// The prompt is not all that the engine computes: images, sound or embeddings stand beside it,
-    /// or a list names several namespaces.
+    /// an adapter is named that is not read, or a list names several namespaces.
     pub has_more_than_text: bool,
     /// The engine finds nothing of the prompt in its cache, or computes another prompt than the
     /// body shows.
     pub reads_no_cache: bool,
     /// Images, sounds and files that stand in the body itself, as long strings.
-    pub data_count: u64,
+    pub media_count: u64,
     /// Bytes of these strings.
-    pub data_bytes: u64,
+    pub media_bytes: u64,
     /// Bytes of images with a name, as they stand in the body.
     pub named_bytes: u64,
     /// `previous_response_id` of `/v1/responses` and of calls below it, where it is text.
-    pub continues: Option<String>,
+    pub previous_response: Option<String>,
     /// The body sets the id under which the engine stores the response.
-    pub names_itself: bool,
+    pub sets_response_id: bool,
     /// Short texts of members that mean nothing to the scan, as they are written; the first
     /// [`TEXTS_MAX`].
     pub texts: Vec<TextMember>,
-    /// The scan took few steps: a shard may render the prompt too.
-    pub is_brief: bool,
+    /// Set by the intake: the shard scanned the body itself, and may render the prompt too.
+    pub scanned_on_shard: bool,
     /// Shape of a chat that needs the full template.
     pub rich_shape: RequestShape,
+}
+
+impl Default for ApiRequest {
+    /// An empty request, as [`ApiRequest::clear`] leaves it.
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            model: String::new(),
+            model_span: 0..0,
+            is_form: false,
+            requested_model: None,
+            has_model: false,
+            stream: false,
+            max_tokens: None,
+            answer_count: 1,
+            prompt: PromptSource::None,
+            messages: Vec::new(),
+            add_generation_prompt: true,
+            add_special_tokens: None,
+            cache_salt: String::new(),
+            priority: None,
+            lora: String::new(),
+            names_other_lora: false,
+            has_more_than_text: false,
+            reads_no_cache: false,
+            media_count: 0,
+            media_bytes: 0,
+            named_bytes: 0,
+            previous_response: None,
+            sets_response_id: false,
+            texts: Vec::new(),
+            scanned_on_shard: false,
+            rich_shape: RequestShape::ChatOther,
+        }
+    }
 }
 
 impl ApiRequest {
@@ -240,8 +276,8 @@ impl ApiRequest {
     /// [`NOT_TEXT_BYTES`].
     #[must_use]
     pub fn text_bytes(&self, bytes: u64) -> u64 {
-        let data = self.data_count.saturating_mul(NOT_TEXT_BYTES);
-        bytes.saturating_sub(self.data_bytes).saturating_add(data)
+        let data = self.media_count.saturating_mul(NOT_TEXT_BYTES);
+        bytes.saturating_sub(self.media_bytes).saturating_add(data)
     }
 
     /// Shape of the request, as far as it decides how the engine renders the prompt.
@@ -261,35 +297,65 @@ impl ApiRequest {
         }
     }
 
-    /// Empties it; vectors and strings keep their capacity.
+    /// Empties the request; vectors and strings keep their capacity. The pattern has all fields, so
+    /// that the compiler names a new field that is not reset.
     pub fn clear(&mut self) {
-        self.endpoint = None;
-        self.model.clear();
-        self.model_span = 0..0;
-        self.asked_as = None;
-        self.is_form = false;
-        self.has_model = false;
-        self.stream = false;
-        self.max_tokens = None;
-        self.answer_count = 1;
-        self.is_brief = false;
-        self.rich_shape = RequestShape::ChatOther;
-        self.prompt = PromptSource::None;
-        self.messages.clear();
-        self.add_generation_prompt = true;
-        self.add_special_tokens = None;
-        self.cache_salt.clear();
-        self.priority = None;
-        self.lora.clear();
-        self.names_other_lora = false;
-        self.has_more_than_text = false;
-        self.reads_no_cache = false;
-        self.data_count = 0;
-        self.data_bytes = 0;
-        self.named_bytes = 0;
-        self.continues = None;
-        self.names_itself = false;
-        self.texts.clear();
+        let Self {
+            endpoint,
+            model,
+            model_span,
+            is_form,
+            requested_model,
+            has_model,
+            stream,
+            max_tokens,
+            answer_count,
+            prompt,
+            messages,
+            add_generation_prompt,
+            add_special_tokens,
+            cache_salt,
+            priority,
+            lora,
+            names_other_lora,
+            has_more_than_text,
+            reads_no_cache,
+            media_count,
+            media_bytes,
+            named_bytes,
+            previous_response,
+            sets_response_id,
+            texts,
+            scanned_on_shard,
+            rich_shape,
+        } = self;
+        *endpoint = None;
+        model.clear();
+        *model_span = 0..0;
+        *is_form = false;
+        *requested_model = None;
+        *has_model = false;
+        *stream = false;
+        *max_tokens = None;
+        *answer_count = 1;
+        *prompt = PromptSource::None;
+        messages.clear();
+        *add_generation_prompt = true;
+        *add_special_tokens = None;
+        cache_salt.clear();
+        *priority = None;
+        lora.clear();
+        *names_other_lora = false;
+        *has_more_than_text = false;
+        *reads_no_cache = false;
+        *media_count = 0;
+        *media_bytes = 0;
+        *named_bytes = 0;
+        *previous_response = None;
+        *sets_response_id = false;
+        texts.clear();
+        *scanned_on_shard = false;
+        *rich_shape = RequestShape::ChatOther;
     }
 }
 
@@ -298,6 +364,33 @@ mod tests {
     use super::{ApiRequest, Endpoint};
     use crate::parse::scan;
     use forebay_fleet::trust::RequestShape;
+
+    /// Connections reuse a request: nothing of a body may reach the next.
+    #[test]
+    fn a_cleared_request_is_a_new_request() {
+        let mut request = ApiRequest::default();
+        let empty = format!("{request:?}");
+        for (endpoint, body) in [
+            (
+                Endpoint::ChatCompletions,
+                r#"{"model":"m","stream":true,"max_tokens":7,"n":3,"priority":-2,"cache_salt":"s",
+                "lora_path":"a","add_generation_prompt":false,"add_special_tokens":true,"x":"text",
+                "messages":[{"role":"system","content":"s"},{"role":"user","content":"hi"}]}"#,
+            ),
+            (
+                Endpoint::Responses,
+                r#"{"model":"m","input":"hi","previous_response_id":"r","request_id":"q"}"#,
+            ),
+            (Endpoint::Completions, r#"{"prompt":["a","b"],"lora_path":["a"],"echo":true}"#),
+        ] {
+            scan(body.as_bytes(), endpoint, &mut request).unwrap();
+            request.requested_model = Some("n".to_owned());
+            request.scanned_on_shard = true;
+            assert_ne!(format!("{request:?}"), empty);
+            request.clear();
+            assert_eq!(format!("{request:?}"), empty, "{endpoint:?}");
+        }
+    }
 
     #[test]
     fn every_shape_is_told_from_the_others() {

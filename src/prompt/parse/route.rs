@@ -24,7 +24,7 @@ impl ClientRoute {
     pub const fn methods(&self) -> &'static str {
         match self.endpoint {
             Endpoint::WebSocket => "GET",
-            endpoint if endpoint.is_page() => "GET, HEAD",
+            endpoint if endpoint.is_local() => "GET, HEAD",
             _ => "POST",
         }
     }
@@ -210,9 +210,9 @@ pub fn route(method: &Method, path: &[u8]) -> Result<Endpoint, Refusal> {
         Method::Get if call.endpoint == Endpoint::WebSocket => {
             return Err(Refusal::no_upgrade());
         }
-        Method::Get | Method::Head => call.endpoint.is_page(),
+        Method::Get | Method::Head => call.endpoint.is_local(),
         _ if call.endpoint == Endpoint::WebSocket => false,
-        Method::Post => !call.endpoint.is_page(),
+        Method::Post => !call.endpoint.is_local(),
         _ => false,
     };
     if is_supported {

@@ -51,7 +51,8 @@ pub struct Failed {
     pub with: Option<RankIndex>,
     /// How the attempt failed.
     pub error: RelayError,
-    /// Details for the error message, beyond `error`.
+    /// Details for the error message, beyond `error`. May be an engine's words, with or without a
+    /// full stop at their end: the refusal adds the stop where none is.
     pub why: Option<String>,
     pub reply: WorkerReply,
     /// The client has the beginning of a stream, and another rank can continue it.
@@ -145,13 +146,22 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         RelayError::OutOfSockets => return Stop::Refused(Refusal::new(Reason::OutOfSockets)),
         _ => Reason::UpstreamFailed,
     };
-    let why = failed.why.as_deref().unwrap_or_else(|| failed.error.describe());
+    let details = failed.why.as_deref().filter(|why| !why.trim().is_empty());
+    let why = sentence(details.unwrap_or_else(|| failed.error.describe()));
     let message = match failed.error {
-        RelayError::Looped => format!("The worker {name}: {why}. Remove that worker."),
-        RelayError::NoKvTransfer => format!("{why} It was the worker {name}."),
-        _ => format!("The worker {name} failed: {why}. Try again."),
+        RelayError::Looped => format!("The worker {name}: {why} Remove that worker."),
+        // The details name the prefill worker's answer; without details the text is about a worker.
+        RelayError::NoKvTransfer if details.is_some() => format!("{why} It was the worker {name}."),
+        _ => format!("The worker {name} failed: {why} Try again."),
     };
     Stop::Refused(Refusal::new(reason).with_message(message))
+}
+
+/// The text with the end of a sentence.
+fn sentence(text: &str) -> String {
+    let text = text.trim_end_matches(|end: char| end.is_whitespace() || end == '.');
+    let end = if text.ends_with(['!', '?', ':']) { "" } else { "." };
+    format!("{text}{end}")
 }
 
 /// How a request ends when its next attempt finds no worker. If no worker is left, the client gets
@@ -179,6 +189,32 @@ mod tests {
             Stop::Refused(refusal) => refusal.reason(),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Engines end their words as they like.
+    #[test]
+    fn a_refusal_is_made_of_whole_sentences() {
+        let message = |error, why: &str| {
+            let failed = Failed { why: Some(why.to_owned()), ..Failed::of(RankIndex(0), error) };
+            match stop(&FleetSnapshot::default(), failed) {
+                Stop::Refused(refusal) => refusal.message().to_owned(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for (why, closed) in [
+            ("no memory", "no memory."),
+            ("no memory.", "no memory."),
+            ("no memory...\n", "no memory."),
+            ("why?", "why?"),
+            ("no!", "no!"),
+        ] {
+            let text = message(RelayError::NoKvTransfer, why);
+            assert_eq!(text, format!("{closed} It was the worker ?."));
+            let text = message(RelayError::PrefillFailed, why);
+            assert_eq!(text, format!("The worker ? failed: {closed} Try again."));
+        }
+        let text = message(RelayError::NoKvTransfer, " ");
+        assert!(text.starts_with("The worker ? failed: its answer"), "{text}");
     }
 
     #[test]

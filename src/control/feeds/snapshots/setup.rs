@@ -18,6 +18,6 @@ pub(in super::super) struct SnapshotSetup<'a> {
 /// Lowers the priority of the calling thread: a shard on the same core wins.
 pub(super) fn give_way() {
     const NICE: i32 = 10;
-    // Without permission the thread keeps its priority.
+    // The system may forbid this (seccomp). The thread then keeps its priority.
     let _ = rustix::process::nice(NICE);
 }

@@ -89,9 +89,9 @@ fn part(
     let content = span.start + head_bytes + 4..span.end;
     let value = body.get(content.clone()).unwrap_or_default();
     if is_file {
-        request.data_count = request.data_count.saturating_add(1);
+        request.media_count = request.media_count.saturating_add(1);
         let data_bytes = u64::try_from(value.len()).unwrap_or(u64::MAX);
-        request.data_bytes = request.data_bytes.saturating_add(data_bytes);
+        request.media_bytes = request.media_bytes.saturating_add(data_bytes);
     }
     match name {
         b"model" if is_file => return Err(form("`model` is a file")),

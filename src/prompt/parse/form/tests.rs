@@ -44,7 +44,7 @@ fn the_model_is_found_among_files_and_texts() {
     ]);
     let request = scanned(text.as_bytes()).unwrap();
     assert_eq!((&*request.model, request.has_model, request.stream), ("whisper", true, true));
-    assert_eq!((request.data_count, request.data_bytes), (1, wav.len() as u64));
+    assert_eq!((request.media_count, request.media_bytes), (1, wav.len() as u64));
     assert_eq!(
         &text[request.model_span.start as usize..request.model_span.end as usize],
         "whisper"
@@ -53,7 +53,7 @@ fn the_model_is_found_among_files_and_texts() {
     let key = session_key(&SessionConfig::default(), &RequestHead::default(), &[], found);
     assert_eq!(key, SessionKey::of(b"ann"));
     let named = body(&[(&format!("{}; filename=\"a; b.wav\"", field("file")), "x")]);
-    assert_eq!(scanned(named.as_bytes()).unwrap().data_count, 1);
+    assert_eq!(scanned(named.as_bytes()).unwrap().media_count, 1);
     let token = body(&[("content-disposition: Form-Data; Name=model", "m")]);
     assert_eq!(scanned(token.as_bytes()).unwrap().model, "m");
     assert!(!scanned(b"--b--").unwrap().has_model);
@@ -238,7 +238,7 @@ fn the_forms_of_clients_are_read() {
                 let mut request = ApiRequest::default();
                 let scanned = scan_form(form.as_bytes(), kind, Endpoint::Other, &mut request);
                 assert_eq!((scanned, &*request.model), (Ok(()), "whisper"), "{client}");
-                assert_eq!(request.data_count, 1, "{client}");
+                assert_eq!(request.media_count, 1, "{client}");
             }
         }
     }
@@ -277,6 +277,6 @@ proptest! {
         parts.insert(place, model_part);
         let request = scanned(&[parts.concat(), b"--b--\r\n".to_vec()].concat()).unwrap();
         prop_assert_eq!(request.model, model);
-        prop_assert_eq!(request.data_bytes, file.len() as u64);
+        prop_assert_eq!(request.media_bytes, file.len() as u64);
     }
 }

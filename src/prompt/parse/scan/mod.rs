@@ -130,8 +130,8 @@ fn read(
         }
     }
     cursor.end()?;
-    request.data_count = cursor.data().count;
-    request.data_bytes = cursor.data().bytes;
+    request.media_count = cursor.data().count;
+    request.media_bytes = cursor.data().bytes;
     found.finish(endpoint, cursor, request)
 }
 
@@ -199,7 +199,7 @@ impl ScannedKeys {
             ("lora_path", _) => self.lora_path = optional(cursor)?,
             // The engine's own number, which the router cannot resolve.
             ("lora_id", Endpoint::Generate) => request.names_other_lora |= present(cursor)?,
-            ("request_id", Endpoint::Responses) => request.names_itself |= present(cursor)?,
+            ("request_id", Endpoint::Responses) => request.sets_response_id |= present(cursor)?,
             ("stream", _) => request.stream = flag(cursor, false)?,
             ("priority", _) => request.priority = priority::of_body(cursor)?,
             ("add_generation_prompt", _) => request.add_generation_prompt = flag(cursor, true)?,
@@ -331,7 +331,7 @@ impl ScannedKeys {
         if let Optional::Text(id) = &self.previous {
             // The router stores no id that is longer.
             let is_short = id.span.len() <= RESPONSE_ID_BYTES_MAX;
-            let continues = request.continues.insert(String::new());
+            let continues = request.previous_response.insert(String::new());
             if is_short {
                 decode(id, cursor, continues);
             }

@@ -7,14 +7,14 @@ use std::rc::Rc;
 
 /// A connected socket under its thread's driver.
 #[derive(Debug)]
-pub(crate) enum Driven {
+pub(crate) enum DrivenSocket {
     /// Receives and sends by io_uring operations.
     Completions { reactor: Rc<Reactor>, fd: Rc<OwnedFd> },
     /// Receives and sends when epoll reports readiness.
     Edges(Source),
 }
 
-impl Driven {
+impl DrivenSocket {
     pub(crate) fn reactor(&self) -> &Reactor {
         match self {
             Self::Completions { reactor, .. } => reactor,
@@ -23,7 +23,7 @@ impl Driven {
     }
 }
 
-impl AsFd for Driven {
+impl AsFd for DrivenSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Completions { fd, .. } => fd.as_fd(),
