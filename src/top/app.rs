@@ -7,7 +7,8 @@ use crate::row::{RankRow, RowKey, rows};
 use crate::snapshot::{Condition, Snapshot, WholePart};
 use std::collections::VecDeque;
 
-/// Events that are stored.
+/// Events that are stored. At least `LIVE_EVENTS_MAX` of the server: with fewer, a whole snapshot
+/// would drop new events for old events.
 const EVENTS_MAX: usize = 64;
 const FILTER_CHARS_MAX: usize = 64;
 /// Rows per page step.
@@ -45,9 +46,9 @@ pub enum TopKey {
 
 /// Whether the command continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// The frame must be drawn.
-    Draw,
+pub enum PressResult {
+    /// The command goes on.
+    Continue,
     /// The user quits the command.
     Quit,
 }
@@ -90,11 +91,13 @@ pub(crate) struct ShownFleet {
 
 /// The user's view of the fleet.
 #[derive(Debug)]
-pub(crate) struct FleetFilter {
+pub(crate) struct ViewState {
     pub(crate) mode: Mode,
-    pub(crate) sort: usize,
+    /// Index in [`COLUMNS`].
+    pub(crate) sort_column: usize,
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,
+    /// Chosen row. `None`: the first row of the order.
     selected: Option<RowKey>,
 }
 
@@ -111,10 +114,12 @@ pub struct App {
     pub(crate) router: String,
     pub(crate) has_colors: bool,
     pub(crate) link: StreamLink,
-    pub(crate) look: FleetFilter,
+    pub(crate) view_state: ViewState,
+    /// Fleet at the freeze, shown in place of `live`.
     pub(crate) frozen: Option<ShownFleet>,
     live: ShownFleet,
     recent: RecentSnapshots,
+    /// Last whole part, with its fleet generation.
     whole: Option<(u64, WholePart)>,
 }
 
@@ -126,9 +131,9 @@ impl App {
             router: clean(router),
             has_colors,
             link: StreamLink::Lost("connecting".to_owned()),
-            look: FleetFilter {
+            view_state: ViewState {
                 mode: Mode::Fleet,
-                sort: 0,
+                sort_column: 0,
                 is_reversed: false,
                 filter: String::new(),
                 selected: None,
@@ -141,10 +146,11 @@ impl App {
     }
 
     /// Records that the stream ended, or could not be opened.
-    pub fn lost(&mut self, why: &str) {
+    pub fn stream_lost(&mut self, why: &str) {
         self.link = StreamLink::Lost(clean(why));
     }
 
+    /// Takes a snapshot. Rows of an older fleet generation stay until its whole part arrives.
     pub fn update(&mut self, snapshot: &Snapshot) {
         self.link = StreamLink::Up;
         if self.recent.push(snapshot) {
@@ -170,7 +176,7 @@ impl App {
         live.queue.waiting = waiting + 0.0;
         live.queue.drained_per_s =
             snapshot.pools.iter().filter_map(|pool| pool.drain_rate).reduce(|a, b| a + b);
-        live.take_events(snapshot);
+        live.merge_events(snapshot);
         // Columns of another fleet generation do not fit; a whole snapshot follows.
         if let Some((generation, whole)) = &self.whole
             && *generation == snapshot.generation
@@ -187,19 +193,19 @@ impl App {
         self.recent.has_rank_rates()
     }
 
-    pub(crate) fn view(&self) -> &ShownFleet {
+    pub(crate) fn displayed(&self) -> &ShownFleet {
         self.frozen.as_ref().unwrap_or(&self.live)
     }
 
     /// Rows that match the filter, sorted.
     pub(crate) fn shown(&self) -> Vec<&RankRow> {
-        let wanted = self.look.filter.to_lowercase();
+        let wanted = self.view_state.filter.to_lowercase();
         let mut shown: Vec<&RankRow> =
-            self.view().rows.iter().filter(|row| row.has(&wanted)).collect();
-        if let Some(column) = COLUMNS.get(self.look.sort) {
+            self.displayed().rows.iter().filter(|row| row.has(&wanted)).collect();
+        if let Some(column) = COLUMNS.get(self.view_state.sort_column) {
             shown.sort_by(|a, b| {
                 let order = (column.order)(a, b);
-                (if self.look.is_reversed { order.reverse() } else { order })
+                (if self.view_state.is_reversed { order.reverse() } else { order })
                     .then_with(|| by_name(a, b))
             });
         }
@@ -209,37 +215,38 @@ impl App {
     /// Index of the selected row; the first row if that rank is not shown.
     pub(crate) fn selected(&self, shown: &[&RankRow]) -> usize {
         let is_it =
-            |row: &&RankRow| self.look.selected.as_ref().is_some_and(|key| row.key() == *key);
+            |row: &&RankRow| self.view_state.selected.as_ref().is_some_and(|key| row.key() == *key);
         shown.iter().position(is_it).unwrap_or(0)
     }
 
     /// The selected rank, also where the filter hides it. `None`: without a selection, or gone.
     pub(crate) fn selected_row(&self) -> Option<&RankRow> {
-        let key = self.look.selected.as_ref()?;
-        self.view().rows.iter().find(|row| row.key() == *key)
+        let key = self.view_state.selected.as_ref()?;
+        self.displayed().rows.iter().find(|row| row.key() == *key)
     }
 
     /// Handles a key press.
-    pub fn press(&mut self, key: TopKey) -> Next {
-        match (self.look.mode, key) {
-            (_, TopKey::Interrupt) => return Next::Quit,
-            (Mode::Filter, key) => self.edit(key),
-            (_, TopKey::Char('q')) => return Next::Quit,
-            (Mode::Detail, TopKey::Escape | TopKey::Enter) => self.look.mode = Mode::Fleet,
+    pub fn press(&mut self, key: TopKey) -> PressResult {
+        match (self.view_state.mode, key) {
+            (_, TopKey::Interrupt) => return PressResult::Quit,
+            (Mode::Filter, key) => self.edit_filter(key),
+            (_, TopKey::Char('q')) => return PressResult::Quit,
+            (Mode::Detail, TopKey::Escape | TopKey::Enter) => self.view_state.mode = Mode::Fleet,
             (_, TopKey::Enter) => self.open_detail(),
-            (_, TopKey::Escape) => self.look.filter.clear(),
-            (_, TopKey::Char('/')) => self.look.mode = Mode::Filter,
+            (_, TopKey::Escape) => self.view_state.filter.clear(),
+            (_, TopKey::Char('/')) => self.view_state.mode = Mode::Filter,
             (_, TopKey::Char('f' | ' ')) => self.freeze(),
-            (_, TopKey::Char('r')) => self.look.is_reversed = !self.look.is_reversed,
+            (_, TopKey::Char('r')) => self.view_state.is_reversed = !self.view_state.is_reversed,
             (_, TopKey::Char('s' | '>') | TopKey::Right) => {
-                self.look.sort = (self.look.sort + 1) % COLUMNS.len();
+                self.view_state.sort_column = (self.view_state.sort_column + 1) % COLUMNS.len();
             }
             (_, TopKey::Char('S' | '<') | TopKey::Left) => {
-                self.look.sort = self.look.sort.checked_sub(1).unwrap_or(COLUMNS.len() - 1);
+                self.view_state.sort_column =
+                    self.view_state.sort_column.checked_sub(1).unwrap_or(COLUMNS.len() - 1);
             }
-            (_, key) => self.go(key),
+            (_, key) => self.move_selection(key),
         }
-        Next::Draw
+        PressResult::Continue
     }
 
     /// Opens the detail of the marked row, and selects its rank: without a selection the marked row
@@ -247,32 +254,32 @@ impl App {
     fn open_detail(&mut self) {
         let shown = self.shown();
         let Some(key) = shown.get(self.selected(&shown)).map(|row| row.key()) else { return };
-        self.look.selected = Some(key);
-        self.look.mode = Mode::Detail;
+        self.view_state.selected = Some(key);
+        self.view_state.mode = Mode::Detail;
     }
 
     fn freeze(&mut self) {
         self.frozen = if self.frozen.is_some() { None } else { Some(self.live.clone()) };
     }
 
-    fn edit(&mut self, key: TopKey) {
+    fn edit_filter(&mut self, key: TopKey) {
         match key {
-            TopKey::Enter => self.look.mode = Mode::Fleet,
+            TopKey::Enter => self.view_state.mode = Mode::Fleet,
             TopKey::Escape => {
-                self.look.mode = Mode::Fleet;
-                self.look.filter.clear();
+                self.view_state.mode = Mode::Fleet;
+                self.view_state.filter.clear();
             }
             TopKey::Backspace => {
-                self.look.filter.pop();
+                self.view_state.filter.pop();
             }
-            TopKey::Char(char) if self.look.filter.chars().count() < FILTER_CHARS_MAX => {
-                self.look.filter.push_str(&clean(char.encode_utf8(&mut [0; 4])));
+            TopKey::Char(char) if self.view_state.filter.chars().count() < FILTER_CHARS_MAX => {
+                self.view_state.filter.push_str(&clean(char.encode_utf8(&mut [0; 4])));
             }
             _ => {}
         }
     }
 
-    fn go(&mut self, key: TopKey) {
+    fn move_selection(&mut self, key: TopKey) {
         let shown = self.shown();
         let at = self.selected(&shown);
         let last = shown.len().saturating_sub(1);
@@ -287,14 +294,14 @@ impl App {
         };
         // A filter without a match keeps the selection.
         if let Some(key) = shown.get(to.min(last)).map(|row| row.key()) {
-            self.look.selected = Some(key);
+            self.view_state.selected = Some(key);
         }
     }
 }
 
 impl ShownFleet {
     /// Adds new events; an event that grew replaces the event with its id.
-    fn take_events(&mut self, snapshot: &Snapshot) {
+    fn merge_events(&mut self, snapshot: &Snapshot) {
         for event in &snapshot.events {
             let text = clean(&event.text);
             if let Some(known) = self.events.iter_mut().find(|known| known.id == event.id) {

@@ -52,7 +52,7 @@ impl App {
         }
         let rows = area.height.saturating_sub(OTHER_LINES + events + tenant_lines);
         let below = Rect { y: area.y + tenant_lines, height: area.height - tenant_lines, ..area };
-        if self.look.mode == Mode::Detail {
+        if self.view_state.mode == Mode::Detail {
             self.draw_detail(below, rows + 1, to);
         } else {
             self.draw_fleet(below, rows, to);
@@ -60,11 +60,13 @@ impl App {
         if events > 0 {
             self.draw_events(area, area.height - 1 - events, to);
         }
-        let help = match self.look.mode {
-            Mode::Filter => format!("filter: {}_  (enter keeps, esc clears)", self.look.filter),
+        let help = match self.view_state.mode {
+            Mode::Filter => {
+                format!("filter: {}_  (enter keeps, esc clears)", self.view_state.filter)
+            }
             Mode::Detail => DETAIL_HELP.to_owned(),
-            Mode::Fleet if self.look.filter.is_empty() => HELP.to_owned(),
-            Mode::Fleet => format!("filter: {}  (esc clears)  {HELP}", self.look.filter),
+            Mode::Fleet if self.view_state.filter.is_empty() => HELP.to_owned(),
+            Mode::Fleet => format!("filter: {}  (esc clears)  {HELP}", self.view_state.filter),
         };
         if area.height > 2 {
             line(to, area, area.height - 1, &help, Style::new());
@@ -72,7 +74,7 @@ impl App {
     }
 
     fn head(&self) -> String {
-        let view = self.view();
+        let view = self.displayed();
         let link = match &self.link {
             StreamLink::Up => String::new(),
             StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
@@ -93,7 +95,7 @@ impl App {
     }
 
     fn figures(&self) -> String {
-        let view = self.view();
+        let view = self.displayed();
         let figures = &view.figures;
         let in_flight = view.rows.iter().filter_map(|row| row.load.in_flight);
         // A sum of nothing is -0.
@@ -115,7 +117,7 @@ impl App {
 
     /// The line of tenants, the most refused or failed first. `None` without tenants.
     fn tenants(&self) -> Option<String> {
-        let tenants = &self.view().figures.tenants;
+        let tenants = &self.displayed().figures.tenants;
         let shown = tenants.iter().map(|tenant| {
             let TenantRates { name, answered_per_s, refused_per_s, failed_per_s, limits } = tenant;
             let wrong = [(refused_per_s, "refused"), (failed_per_s, "failed")];
@@ -130,7 +132,7 @@ impl App {
     fn draw_fleet(&self, area: Rect, rows: u16, to: &mut Buffer) {
         let shown = self.shown();
         let (columns, room) = fitting(usize::from(area.width).saturating_sub(1));
-        let names = self.view().rows.iter().map(|row| row.names.worker.chars().count());
+        let names = self.displayed().rows.iter().map(|row| row.names.worker.chars().count());
         let name_width = room.min(names.max().unwrap_or_default().max(NAME_WIDTHS.0));
         let width = |column: usize| match COLUMNS.get(column) {
             Some(_) if column == 0 => name_width,
@@ -138,8 +140,8 @@ impl App {
         };
         let names = columns.iter().filter_map(|index| {
             let column = COLUMNS.get(*index)?;
-            let sign = if self.look.is_reversed { "^" } else { "v" };
-            let sign = if *index == self.look.sort { sign } else { "" };
+            let sign = if self.view_state.is_reversed { "^" } else { "v" };
+            let sign = if *index == self.view_state.sort_column { sign } else { "" };
             Some(cell(&format!("{}{sign}", column.name), width(*index), column.is_right))
         });
         let names: String = names.collect();
@@ -204,7 +206,7 @@ impl App {
     }
 
     fn draw_events(&self, area: Rect, top: u16, to: &mut Buffer) {
-        let view = self.view();
+        let view = self.displayed();
         line(to, area, top, "events", Style::new().add_modifier(Modifier::UNDERLINED));
         let newest = view.events.iter().rev().take(usize::from(EVENT_LINES));
         for (event, y) in newest.zip(top + 1..) {

@@ -16,7 +16,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
-pub use app::{App, Next, StreamLink, TopKey};
+pub use app::{App, PressResult, StreamLink, TopKey};
 pub use draw::text;
 pub use snapshot::Snapshot;
 pub use stream::{LineReader, SNAPSHOT_BYTES_MAX, TooLong};

@@ -1,6 +1,6 @@
 //! Frames from snapshots and keys.
 
-use crate::{App, Next, Snapshot, TopKey, text};
+use crate::{App, PressResult, Snapshot, TopKey, text};
 use serde_json::{Value, json};
 
 fn snapshot(ranks: u64, uptime_ms: u64) -> Value {
@@ -41,7 +41,7 @@ fn names(app: &App) -> Vec<String> {
 }
 
 fn press(app: &mut App, keys: &str) {
-    keys.chars().for_each(|char| assert_eq!(app.press(TopKey::Char(char)), Next::Draw));
+    keys.chars().for_each(|char| assert_eq!(app.press(TopKey::Char(char)), PressResult::Continue));
 }
 
 #[test]
@@ -73,14 +73,14 @@ fn rows_are_sorted_reversed_and_filtered_by_keys() {
     press(&mut app, "r");
     assert_eq!(names(&app)[0], "gpu0");
     press(&mut app, "/GPU29");
-    assert_eq!(app.press(TopKey::Enter), Next::Draw);
+    assert_eq!(app.press(TopKey::Enter), PressResult::Continue);
     assert_eq!((names(&app).len(), &*names(&app)[0]), (11, "gpu29"));
     app.press(TopKey::Escape);
     assert_eq!(names(&app).len(), 300);
     app.press(TopKey::End);
     app.press(TopKey::Enter);
     assert!(text(&app, 100).contains("gpu299 rank 0: up"));
-    assert_eq!(app.press(TopKey::Char('q')), Next::Quit);
+    assert_eq!(app.press(TopKey::Char('q')), PressResult::Quit);
 }
 
 /// The order changes, a filter hides the rank, and the rank leaves the fleet.
@@ -134,7 +134,7 @@ fn a_frozen_frame_stays_and_another_process_starts_anew() {
     assert_eq!(names(&app).len(), 2);
     press(&mut app, "f");
     assert_eq!(names(&app).len(), 3);
-    app.lost("connection refused");
+    app.stream_lost("connection refused");
     assert!(text(&app, 150).contains("LOST (connection refused)"));
     app.update(&Snapshot::read(snapshot(1, 100).to_string().as_bytes()).unwrap());
     assert_eq!(names(&app).len(), 1);

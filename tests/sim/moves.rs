@@ -3,7 +3,7 @@
 use super::stage::Stage;
 use forebay_config::QueueMode;
 use forebay_router::dispatch::RelayError;
-use forebay_router::request::{Action, Failed, RequestEvent, RequestFlow};
+use forebay_router::request::{Action, FailedAttempt, RequestEvent, RequestFlow};
 
 /// A stream, and where it was sent last.
 struct Moving {
@@ -23,7 +23,8 @@ impl Moving {
     /// The attempt ends like this; false if no other follows.
     fn ends(&mut self, error: RelayError) -> bool {
         let Action::Send(chosen) = &self.action else { panic!("{:?}", self.action) };
-        let failed = Failed { has_rest: true, ..Failed::of(chosen.lease.rank(), error) };
+        let failed =
+            FailedAttempt { is_resumable: true, ..FailedAttempt::of(chosen.lease.rank(), error) };
         self.action = self.stage.step(&mut self.flow, 400, RequestEvent::Failed(failed));
         matches!(self.action, Action::Send(_))
     }

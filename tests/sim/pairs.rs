@@ -8,7 +8,7 @@ use forebay_base::NanosSinceStart;
 use forebay_board::account::Lease;
 use forebay_mailbox::{PrefillFault, PrefillOutcome};
 use forebay_router::dispatch::RelayError;
-use forebay_router::request::{Failed, FailedPair, Judgement, LegEnd, RequestEvent};
+use forebay_router::request::{FailedAttempt, FailedPair, Judgement, LegEnd, RequestEvent};
 
 /// `disaggregation.prefill_timeout`.
 const PREFILL_TIMEOUT_NS: u64 = 80 * MS;
@@ -119,9 +119,9 @@ impl World {
         let heard = judged.filter(|blame| blame.rank == decode).map(|blame| blame.judgement);
         self.end_lease(id, paired.decode, heard);
         let failed = if error == RelayError::PrefillFailed {
-            Failed::by_leg(ended.as_ref(), prefill, decode)
+            FailedAttempt::by_leg(ended.as_ref(), prefill, decode)
         } else {
-            Failed::of(decode, error)
+            FailedAttempt::of(decode, error)
         };
         self.step_request(id, RequestEvent::Failed(failed), None)
     }

@@ -12,8 +12,8 @@ use forebay_mailbox::{Caller, MeshMessage, RequestFacts, Verdict, Waiter};
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_router::dispatch::RelayError;
 use forebay_router::request::{
-    Action, ChosenRanks, Failed, Judgement, NewRequest, RequestEvent, RequestFlow, Scene, Stop,
-    Wait, WaitEnd, engine_refused, hold_against, wait_deadline,
+    Action, ChosenRanks, FailedAttempt, Judgement, NewRequest, RequestEvent, RequestFlow, Scene,
+    Stop, Wait, WaitEnd, engine_refused, hold_against, wait_deadline,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -387,7 +387,7 @@ impl World {
             _ if gone => self.answer(id, Answer::Gone),
             None => self.answer(id, Answer::Served),
             Some(error) => {
-                self.step_request(id, RequestEvent::Failed(Failed::of(rank, error)), None)
+                self.step_request(id, RequestEvent::Failed(FailedAttempt::of(rank, error)), None)
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause};
 use crate::cli::router_stream::{RouterStream, silence_error};
 use clap::Args;
-use forebay_top::{App, LineReader, Next, Snapshot, TerminalGuard, TopKey, keys, text};
+use forebay_top::{App, LineReader, PressResult, Snapshot, TerminalGuard, TopKey, keys, text};
 use futures_util::StreamExt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -133,10 +133,10 @@ async fn show(
         terminal.draw(&app).map_err(|error| format!("the terminal has gone: {error}"))?;
         match wakeups.recv().await {
             None => return Ok(()),
-            Some(Wakeup::Key(key)) if app.press(key) == Next::Quit => return Ok(()),
+            Some(Wakeup::Key(key)) if app.press(key) == PressResult::Quit => return Ok(()),
             Some(Wakeup::Key(_) | Wakeup::Resized) => {}
             Some(Wakeup::Snapshot(snapshot)) => app.update(&snapshot),
-            Some(Wakeup::Lost(why)) => app.lost(&why),
+            Some(Wakeup::Lost(why)) => app.stream_lost(&why),
         }
     }
 }

@@ -26,7 +26,7 @@ use forebay_http1::{ResponseHead, UpstreamHead, encode_request};
 use forebay_mailbox::{AbortCall, LegCall, PrefillLeg, PrefillOutcome};
 use forebay_router::dispatch::has_no_room;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Failed, FailedPair, Fault, LegEnd, PrefillDispatch};
+use forebay_router::request::{FailedAttempt, FailedPair, Fault, LegEnd, PrefillDispatch};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl PairDispatch<'_> {
 /// Posts the prefill leg and leaves the decode leg's body in `leg_body`.
 ///
 /// # Errors
-/// [`Failed`], if a body cannot be built, or the decode leg needs the answer of a prefill leg that
+/// [`FailedAttempt`], if a body cannot be built, or the decode leg needs the answer of a prefill leg that
 /// failed.
 pub(crate) async fn begin<'a>(
     shard: &'a Shard,
@@ -102,11 +102,11 @@ pub(crate) async fn begin<'a>(
     exchange: &mut Exchange<'_, Delivery>,
     decode: &SendPlan,
     prefill: PrefillDispatch,
-) -> Result<PairDispatch<'a>, Failed> {
+) -> Result<PairDispatch<'a>, FailedAttempt> {
     let kv_transfer = &prefill.kv_transfer;
     let Some(wanted) = exchange.phase.split.take() else {
         // Only a request that can be split is assigned to a pair.
-        return Err(Failed::of(prefill.plan.rank, RelayError::NoKvTransfer));
+        return Err(FailedAttempt::of(prefill.plan.rank, RelayError::NoKvTransfer));
     };
     let id = KvTransferId::new(shard.routing.stages.borrow_mut().random.u64(..));
     let prefill_pin = pin(&prefill.plan, kv_transfer);
@@ -126,7 +126,7 @@ pub(crate) async fn begin<'a>(
         rooms,
         id,
     };
-    let gone = |error| Failed::of(prefill.plan.rank, error);
+    let gone = |error| FailedAttempt::of(prefill.plan.rank, error);
     let making = LegOrder { made: LegKind::Prefill, out: Vec::new() };
     let leg_body =
         legs.body(&shard.io, conn, &mut exchange.request, &wanted, making).await.map_err(gone)?;
@@ -174,14 +174,14 @@ pub(crate) async fn begin<'a>(
     // Also after a failure: the next attempt may be a pair again.
     exchange.phase.split.put_back(wanted);
     if let Some(why) = mixed {
-        let failed = Failed::of(paired.leg.rank(), RelayError::NoKvTransfer);
-        return Err(Failed { with: Some(decode.rank), why: Some(why), ..failed });
+        let failed = FailedAttempt::of(paired.leg.rank(), RelayError::NoKvTransfer);
+        return Err(FailedAttempt { partner: Some(decode.rank), why: Some(why), ..failed });
     }
     match made.map(|made| shard.io.recycle(std::mem::replace(&mut exchange.request.leg_body, made)))
     {
         Ok(()) => Ok(paired),
         Err(RelayError::PrefillFailed) => Err(failed_by(&paired.leg, decode.rank)),
-        Err(error) => Err(Failed::of(paired.leg.rank(), error)),
+        Err(error) => Err(FailedAttempt::of(paired.leg.rank(), error)),
     }
 }
 
@@ -270,8 +270,8 @@ pub(crate) fn abandoned(
     paired: Option<PairDispatch<'_>>,
     decode: RankIndex,
     error: RelayError,
-) -> Failed {
-    let Some(mut paired) = paired else { return Failed::of(decode, error) };
+) -> FailedAttempt {
+    let Some(mut paired) = paired else { return FailedAttempt::of(decode, error) };
     let may_run_on = !error.is_unsent() && error != RelayError::OutOfSockets;
     if let Some(call) = paired.abort.take().filter(|_| may_run_on) {
         abort::start(shard, call);
@@ -288,7 +288,11 @@ pub(crate) fn abandoned(
         } else {
             words
         };
-        return Failed { with: Some(with), why: Some(why), ..Failed::of(rank, error) };
+        return FailedAttempt {
+            partner: Some(with),
+            why: Some(why),
+            ..FailedAttempt::of(rank, error)
+        };
     }
     if error == RelayError::EngineFailed && !paired.prefill_waits() {
         // When the prefill rank is gone, vLLM's decode rank fails each request that needs its KV
@@ -296,15 +300,15 @@ pub(crate) fn abandoned(
         // decode rank is left, the next attempt uses it again, with KV of another prefill rank or
         // without.
         let why = "the decode worker that should use its KV answered that it failed";
-        let failed = Failed::of(paired.leg.rank(), error);
-        return Failed { with: Some(decode), why: Some(why.into()), ..failed };
+        let failed = FailedAttempt::of(paired.leg.rank(), error);
+        return FailedAttempt { partner: Some(decode), why: Some(why.into()), ..failed };
     }
-    Failed::of(decode, error)
+    FailedAttempt::of(decode, error)
 }
 
 /// Failure for a request that its prefill leg ended.
-fn failed_by(leg: &PostedLeg<'_>, decode: RankIndex) -> Failed {
-    Failed::by_leg(leg.ended(), leg.rank(), decode)
+fn failed_by(leg: &PostedLeg<'_>, decode: RankIndex) -> FailedAttempt {
+    FailedAttempt::by_leg(leg.ended(), leg.rank(), decode)
 }
 
 /// How a leg selects a rank of its worker. For SGLang in the body, because its `/generate` reads no

@@ -35,7 +35,7 @@ use forebay_net::Timer;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};
 use forebay_router::request::{
-    AnswerMeaning, ChosenRanks, Failed, Judgement, RequestFlow, WorkerReply, may_be_blamed,
+    AnswerMeaning, ChosenRanks, FailedAttempt, Judgement, RequestFlow, WorkerReply, may_be_blamed,
 };
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -91,7 +91,7 @@ pub(crate) async fn run(
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
     attempt: Attempt<'_>,
-) -> Result<ConnectionReuse, Failed> {
+) -> Result<ConnectionReuse, FailedAttempt> {
     let Attempt { endpoint, facts, chosen, mut predicted, before } = attempt;
     exchange.request.caller.priority.number = engine_number(shard, exchange, &chosen, facts);
     let ChosenRanks { plan, mut lease, prefill } = *chosen;
@@ -194,7 +194,7 @@ fn failed(
     Dispatch { plan, endpoint, facts, .. }: Dispatch<'_>,
     FailedTry { mut lease, mut paired, before }: FailedTry<'_, '_>,
     error: RelayError,
-) -> Failed {
+) -> FailedAttempt {
     shard.io.note_lack_of_sockets(&shard.env, error);
     let is_unprefilled = paired.as_mut().is_some_and(|paired| !paired.look_prefilled());
     let now = shard.env.now();
@@ -228,7 +228,7 @@ fn failed(
     let WorkerReply { answer, retry_after_s, .. } = std::mem::take(&mut exchange.phase.reply);
     let answer = answer.or(abandoned.reply.answer);
     let reply = WorkerReply { answer, trial, retry_after_s };
-    Failed { has_rest: exchange.phase.resumable.is_remainder(), reply, ..abandoned }
+    FailedAttempt { is_resumable: exchange.phase.resumable.is_remainder(), reply, ..abandoned }
 }
 
 /// Settles the blame of a failed trial once another rank has answered its request.

@@ -27,7 +27,7 @@ use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_http1::{AnswerFraming, BodyFraming, ResponseHead, Span};
 use forebay_json::UsageReader;
 use forebay_router::dispatch::{RelayError, SendPlan};
-use forebay_router::request::{Failed, Split, Stop};
+use forebay_router::request::{FailedAttempt, Split, Stop};
 use forebay_text::context_tokens;
 use std::time::Duration;
 
@@ -218,8 +218,8 @@ pub(crate) async fn broke_off(
     shard: &Shard,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
-    failed: Failed,
-) -> Result<ConnectionReuse, Failed> {
+    failed: FailedAttempt,
+) -> Result<ConnectionReuse, FailedAttempt> {
     let env = &shard.env;
     let error = failed.error;
     if !error.leaves_rest() {
@@ -245,7 +245,7 @@ pub(crate) async fn broke_off(
             return Ok(finish(env, conn, &begun, events).await);
         }
         let error = cut(env, conn, &begun, error, is_between_events).await;
-        return Err(Failed { error, ..failed });
+        return Err(FailedAttempt { error, ..failed });
     }
     let mut events = conn.buffer();
     if transcript.end(&mut events) {
@@ -268,7 +268,7 @@ pub(crate) async fn broke_off(
         true => ask_for_remainder(transcript, &mut exchange.request),
         false => transcript.start_over(),
     }
-    Err(Failed { has_rest: true, only, ..failed })
+    Err(FailedAttempt { is_resumable: true, dialect_of_rest: only, ..failed })
 }
 
 /// State of the client's stream at the break.

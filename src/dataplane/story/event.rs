@@ -97,7 +97,7 @@ pub(crate) struct AttemptFailure {
 /// An attempt ended without an answer for the client.
 pub(crate) struct AttemptLoss<'a> {
     pub(crate) workers: &'a Workers,
-    pub(crate) failed: &'a request::Failed,
+    pub(crate) failed: &'a request::FailedAttempt,
     pub(crate) now: NanosSinceStart,
 }
 

@@ -2,7 +2,7 @@
 //! for the request. A leg is blamed for its own failure, not for waiting for the other leg. When
 //! either rank may be the cause, their results with other partners decide ([`LoadBoard::doubt`]).
 
-use super::stop::{Failed, WorkerReply};
+use super::stop::{FailedAttempt, WorkerReply};
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_board::{FailureScope, FailureWeight, LoadBoard, RankFailure, Suspect};
@@ -216,7 +216,7 @@ impl FailedPair<'_> {
     }
 }
 
-impl Failed {
+impl FailedAttempt {
     /// A failure that the prefill leg caused. `ended`: the end of that leg, if reported.
     #[must_use]
     pub fn by_leg(ended: Option<&PrefillOutcome>, prefill: RankIndex, decode: RankIndex) -> Self {
@@ -240,11 +240,11 @@ impl Failed {
                 PrefillFault::NoDecode(words) => {
                     let why = format!("it has not come for the KV of its prefill worker: {words}");
                     let failed = Self::of(decode, RelayError::PrefillFailed);
-                    Self { with: Some(prefill), why: Some(why), ..failed }
+                    Self { partner: Some(prefill), why: Some(why), ..failed }
                 }
                 PrefillFault::Transfer(words) => {
                     let failed = failed(RelayError::PrefillFailed, Some(words));
-                    Self { with: Some(decode), ..failed }
+                    Self { partner: Some(decode), ..failed }
                 }
                 PrefillFault::Broken(why) => failed(RelayError::PrefillFailed, Some(why)),
                 PrefillFault::NoKvTransfer(why) | PrefillFault::Unclear(why) => {

@@ -1,6 +1,6 @@
 //! Events of a request, and the actions that its state machine returns.
 
-use super::stop::{Failed, Stop};
+use super::stop::{FailedAttempt, Stop};
 use crate::dispatch::SendPlan;
 use forebay_base::RankIndex;
 use forebay_board::QueueDemand;
@@ -22,7 +22,7 @@ pub enum RequestEvent {
     WaitOver(WaitEnd),
     /// An attempt failed before a byte of the response reached the client, or in the middle of a
     /// stream.
-    Failed(Failed),
+    Failed(FailedAttempt),
 }
 
 /// How a wait ends without a verdict.

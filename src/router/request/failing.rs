@@ -5,7 +5,7 @@ use super::flow::{HeldLeases, REFUSALS_MAX, RequestFlow, gone, model};
 use super::moving::pin_of_rest;
 use super::scene::Scene;
 use super::stages::Stages;
-use super::stop::{self, Failed, Stop};
+use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
 use forebay_board::account::Count;
@@ -16,25 +16,25 @@ impl RequestFlow {
     pub(super) fn attempt_failed(
         &mut self,
         now: NanosSinceStart,
-        failed: Failed,
+        failed: FailedAttempt,
         scene: &mut Scene<'_>,
     ) -> Action {
         let rank = failed.rank;
-        let with = failed.with;
+        let with = failed.partner;
         let error = failed.error;
         let Some(model) = model(&self.facts, scene.fleet) else { return gone() };
         if matches!(error, RelayError::CallerLimited | RelayError::TrialFailed) {
             return self.answered_with_error(now, failed, scene);
         }
         if failed.reply.answer.is_some() {
-            return Action::End(stop::stop(scene.fleet, failed));
+            return Action::End(stop::end_of_failure(scene.fleet, failed));
         }
         if error == RelayError::Moved {
             // Moved by the operator: neither a failure nor an attempt. Each move waits for an
             // event, so hops and refusals before the move no longer count.
             self.tries.hop_count = 0;
             self.tries.refused_count = 0;
-            self.go_on(now, failed.only);
+            self.go_on(now, failed.dialect_of_rest);
             self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
             return self.hop(now, HeldLeases::default(), scene);
         }
@@ -48,8 +48,8 @@ impl RequestFlow {
         if !may_go_elsewhere && !self.may_retry(&failed, scene) {
             return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
         }
-        if failed.has_rest {
-            self.go_on(now, failed.only);
+        if failed.is_resumable {
+            self.go_on(now, failed.dialect_of_rest);
         } else {
             (scene.count)(Count::Retries);
         }
@@ -77,7 +77,7 @@ impl RequestFlow {
     fn answered_with_error(
         &mut self,
         now: NanosSinceStart,
-        failed: Failed,
+        failed: FailedAttempt,
         scene: &mut Scene<'_>,
     ) -> Action {
         self.facts.tried.push(failed.rank);
@@ -90,9 +90,9 @@ impl RequestFlow {
     /// budget allows it. A full engine has not failed, so it does not draw on the budget. A request
     /// that a worker may have read is retried only if `retry.after_send` is set, or for the rest of
     /// a stream, or after a pair: the legs of a pair produce no answer of their own.
-    fn may_retry(&self, failed: &Failed, scene: &mut Scene<'_>) -> bool {
+    fn may_retry(&self, failed: &FailedAttempt, scene: &mut Scene<'_>) -> bool {
         let error = failed.error;
-        let has_rest = failed.has_rest;
+        let has_rest = failed.is_resumable;
         let attempts = self.tries.failed_count.saturating_add(1);
         let Stages { rules, sends, .. } = &mut *scene.stages;
         let is_busy = error == RelayError::EngineBusy;

@@ -219,7 +219,7 @@ impl RequestFlow {
             return self.place(now, HeldLeases::default(), scene);
         }
         let stop = scene.stages.ended(scene.fleet, pool, now, stop);
-        Action::End(stop::after(self.failed.take(), stop))
+        Action::End(stop::end_without_worker(self.failed.take(), stop))
     }
 
     /// Chooses again, after a reroute by a queue or the loss of a granted rank.
@@ -232,7 +232,7 @@ impl RequestFlow {
         if self.tries.hop_count >= HOPS_MAX {
             let why = "its workers come and go, and no queue leads to one of them";
             let stop = Stop::Refused(stop::no_worker(why));
-            return Action::End(stop::after(self.failed.take(), stop));
+            return Action::End(stop::end_without_worker(self.failed.take(), stop));
         }
         // In every mode: a fleet that changes at each step would keep the request for ever.
         self.tries.hop_count += 1;
@@ -271,7 +271,9 @@ impl RequestFlow {
                 self.place(now, HeldLeases { queued, ..HeldLeases::default() }, scene)
             }
             // When no other worker is left, the client gets the error of the last attempt.
-            Err(refusal) => Action::End(stop::after(self.failed.take(), Stop::Refused(refusal))),
+            Err(refusal) => {
+                Action::End(stop::end_without_worker(self.failed.take(), Stop::Refused(refusal)))
+            }
         }
     }
 

@@ -27,4 +27,4 @@ pub use queueing::{TakeOutcome, Wait, wait_deadline};
 pub use scene::Scene;
 pub use split::Split;
 pub use stages::{Loads, Matching, Ratios, Sends, StageRules, Stages};
-pub use stop::{Failed, Stop, WorkerReply, body_too_large, in_flight_full, no_worker};
+pub use stop::{FailedAttempt, Stop, WorkerReply, body_too_large, in_flight_full, no_worker};

@@ -2,7 +2,7 @@
 //! nor a queue, and its `Retry-After`.
 
 use super::stages::Stages;
-use super::stop::{self, Failed, Stop};
+use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
@@ -215,12 +215,12 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        failed: Failed,
+        failed: FailedAttempt,
     ) -> Stop {
         let asked = failed.reply.retry_after_s.filter(|_| failed.error == RelayError::EngineBusy);
         let asked = asked.map(Duration::from_secs);
         let asked = asked.map(|after| self.later_by_chance(after.min(ENGINE_RETRY_AFTER_MAX)));
-        match (stop::stop(fleet, failed), asked) {
+        match (stop::end_of_failure(fleet, failed), asked) {
             (Stop::Refused(refusal), Some(after)) => Stop::Refused(refusal.with_retry_after(after)),
             (stop, _) => self.ended(fleet, pool, now, stop),
         }

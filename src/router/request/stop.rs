@@ -44,11 +44,11 @@ impl WorkerReply {
 
 /// An attempt that ended without an answer.
 #[derive(Debug)]
-pub struct Failed {
-    /// The rank at fault, if the fault is a worker's.
+pub struct FailedAttempt {
+    /// Rank of the attempt; at fault only where `error.blames_worker()`.
     pub rank: RankIndex,
     /// The other rank of a pair that failed as a whole: the next attempt avoids both, if it can.
-    pub with: Option<RankIndex>,
+    pub partner: Option<RankIndex>,
     /// How the attempt failed.
     pub error: RelayError,
     /// Details for the error message, beyond `error`. May be an engine's words, with or without a
@@ -56,23 +56,23 @@ pub struct Failed {
     pub why: Option<String>,
     pub reply: WorkerReply,
     /// The client has the beginning of a stream, and another rank can continue it.
-    pub has_rest: bool,
+    pub is_resumable: bool,
     /// The only engine family that can continue the stream; `None`: all can.
-    pub only: Option<Dialect>,
+    pub dialect_of_rest: Option<Dialect>,
 }
 
-impl Failed {
+impl FailedAttempt {
     /// The failure of a rank without further details.
     #[must_use]
     pub const fn of(rank: RankIndex, error: RelayError) -> Self {
         Self {
             rank,
-            with: None,
+            partner: None,
             error,
             why: None,
             reply: WorkerReply::NONE,
-            has_rest: false,
-            only: None,
+            is_resumable: false,
+            dialect_of_rest: None,
         }
     }
 }
@@ -93,8 +93,8 @@ fn engines_busy() -> Refusal {
 
 /// The request's time in the queue is over.
 #[must_use]
-pub(super) fn waited_too_long(client_gave_up: bool) -> Refusal {
-    if client_gave_up {
+pub(super) fn waited_too_long(at_client_deadline: bool) -> Refusal {
+    if at_client_deadline {
         Refusal::new(Reason::RequestDeadline)
     } else {
         Refusal::new(Reason::RejectedQueueWait)
@@ -131,7 +131,7 @@ pub fn body_too_large(bytes_max: usize) -> Refusal {
 
 /// How the request ends after its last attempt failed.
 #[must_use]
-pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
+pub(super) fn end_of_failure(fleet: &FleetSnapshot, failed: FailedAttempt) -> Stop {
     if let Some(answer) = failed.reply.answer {
         return Stop::Engine(answer);
     }
@@ -140,7 +140,8 @@ pub(super) fn stop(fleet: &FleetSnapshot, failed: Failed) -> Stop {
         RelayError::ClientGone | RelayError::ClientStalled => return Stop::ClientGone,
         error if !error.before_head() => return Stop::Cut(error),
         RelayError::FirstByteTimedOut | RelayError::ConnectTimedOut => Reason::UpstreamTimeout,
-        // A router in front of this router receives it too, and tries another of its workers.
+        // A router in front of this router receives the same reason, and tries another of its
+        // workers.
         RelayError::Looped => Reason::RequestLoop,
         RelayError::EngineBusy => return Stop::Refused(engines_busy()),
         RelayError::OutOfSockets => return Stop::Refused(Refusal::new(Reason::OutOfSockets)),
@@ -168,7 +169,7 @@ fn sentence(text: &str) -> String {
 /// the error of the last attempt. If a worker is left but has no room, or the wait ran out, the
 /// client gets that refusal.
 #[must_use]
-pub(super) fn after(failed: Option<Stop>, stop: Stop) -> Stop {
+pub(super) fn end_without_worker(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| match stop {
         Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
         _ => false,
@@ -195,8 +196,11 @@ mod tests {
     #[test]
     fn a_refusal_is_made_of_whole_sentences() {
         let message = |error, why: &str| {
-            let failed = Failed { why: Some(why.to_owned()), ..Failed::of(RankIndex(0), error) };
-            match stop(&FleetSnapshot::default(), failed) {
+            let failed = FailedAttempt {
+                why: Some(why.to_owned()),
+                ..FailedAttempt::of(RankIndex(0), error)
+            };
+            match end_of_failure(&FleetSnapshot::default(), failed) {
                 Stop::Refused(refusal) => refusal.message().to_owned(),
                 other => panic!("{other:?}"),
             }
@@ -227,10 +231,10 @@ mod tests {
             Reason::RequestDeadline,
             Reason::Draining,
         ] {
-            assert_eq!(reason(&after(failed(), refused(refusal))), refusal);
+            assert_eq!(reason(&end_without_worker(failed(), refused(refusal))), refusal);
         }
         let none = || refused(Reason::NoHealthyWorker);
-        assert_eq!(reason(&after(failed(), none())), Reason::UpstreamFailed);
-        assert_eq!(reason(&after(None, none())), Reason::NoHealthyWorker);
+        assert_eq!(reason(&end_without_worker(failed(), none())), Reason::UpstreamFailed);
+        assert_eq!(reason(&end_without_worker(None, none())), Reason::NoHealthyWorker);
     }
 }
