@@ -79,6 +79,11 @@ fn a_reload_reads_the_files_of_the_admin_port_again() {
         client.tls.unwrap().peer_certificates().unwrap()[0].to_vec()
     };
     let first = shown();
+    let mut client = Client::connect_tls(handle.admin, &certificates.client(), NAME);
+    client.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let ready: serde_json::Value = serde_json::from_str(&client.reply().text()).unwrap();
+    let certificate = &ready["certificates"][0];
+    assert_eq!((&certificate["port"], &certificate["names"][0]), (&"admin".into(), &NAME.into()));
     let reload = || called(&handle, &certificates.client(), &admin_post("/admin/reload", b""));
     certificates.sign("admin", &[NAME]);
     assert_eq!((reload(), shown() == first), (Some(200), false));

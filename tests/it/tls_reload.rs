@@ -38,6 +38,21 @@ fn shown(handle: &ServerHandle, certificates: &Certificates) -> Vec<u8> {
     client.tls.unwrap().peer_certificates().unwrap()[0].to_vec()
 }
 
+/// M2: each certificate has its end in `/readyz`.
+#[test]
+fn readiness_has_the_certificate_with_its_end() {
+    let worker = Worker::json("{}");
+    let certificates = Certificates::new();
+    let handle = start(&worker, &certificates);
+    until("it is ready", || crate::rig::admin(&handle, "/readyz").status == 200);
+    let ready = crate::rig::admin(&handle, "/readyz").text();
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    let [certificate] = &ready["certificates"].as_array().unwrap()[..] else { panic!("{ready}") };
+    assert_eq!((&certificate["port"], &certificate["names"][0]), (&"listen".into(), &NAME.into()));
+    let end = metric(&handle, "forebay_tls_expires_timestamp_seconds");
+    assert_eq!(certificate["expires_timestamp_seconds"].as_f64(), Some(end), "{ready}");
+}
+
 #[test]
 fn a_renewed_certificate_counts_for_new_connections_and_no_request_fails() {
     let worker = Worker::json("{}");

@@ -117,9 +117,10 @@ mod tests {
         assert_eq!(row(&worker(json!(0)))[5], "-", "a rank without a limit");
         assert_eq!(row(&json!({}))[5], "-", "no rank");
         let rank = |fault: Option<&str>| json!({ "fault": fault });
-        let paused = Some("paused: requests failed with status 404");
-        assert_eq!(why(&json!({"ranks": [rank(paused)]})), paused.unwrap());
-        let all = why(&json!({"ranks": [rank(None), rank(paused), rank(paused)]}));
+        let paused = "paused: requests failed with status 404";
+        assert_eq!(why(&json!({"ranks": [rank(Some(paused))]})), paused);
+        let ranks = [rank(None), rank(Some(paused)), rank(Some(paused))];
+        let all = why(&json!({ "ranks": ranks }));
         assert_eq!(all, "2 of 3 ranks: paused: requests failed with status 404");
         assert_eq!(why(&json!({"ranks": [rank(None), rank(None)]})), "");
         assert_eq!(state(&json!({"state": "up", "draining": true})), "draining");
