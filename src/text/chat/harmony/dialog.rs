@@ -49,7 +49,7 @@ pub(super) fn effort(asked: Option<&Value>) -> Result<&str, RenderError> {
     }
 }
 
-/// Text of a content: the string, or the texts of all parts. `None` where there is no text at all.
+/// Text of a content: the string, or the texts of all parts, which may be strings. `None` where there is no text at all.
 pub(super) fn flat_text(content: Option<&Value>) -> Option<Cow<'_, str>> {
     match content? {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -64,7 +64,7 @@ pub(super) fn flat_text(content: Option<&Value>) -> Option<Cow<'_, str>> {
 
 fn part_text(part: &Value) -> Option<&str> {
     count_read(1);
-    part.get("text").and_then(Value::as_str)
+    part.as_str().or_else(|| part.get("text")?.as_str())
 }
 
 /// A name in a header. Names with special tokens have another text in the engine.

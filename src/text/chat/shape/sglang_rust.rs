@@ -1,10 +1,10 @@
 //! Messages in the form that SGLang's Rust server (0.5.23) gives to the template. Its renderer is
 //! Dynamo's, which adapts messages to what the template accepts (`rust_traits`).
 
-use super::messages::parsed_number_as_float;
 use super::sglang;
 use crate::chat::error::RenderError;
 use crate::chat::frontends::rust_traits::{RustTraits, TemplateTraits};
+use crate::chat::printing::numbers::{self, NumberReader};
 use serde_json::{Map, Value, json};
 
 /// Roles that the server knows.
@@ -203,7 +203,8 @@ pub(super) fn flattened(content: Value, needs_parts: bool) -> Value {
 fn parse_arguments(fields: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = fields.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.pointer_mut("/function/arguments")) {
-        if let Some(parsed) = arguments.as_str().and_then(parsed_number_as_float) {
+        let read = |text| numbers::parse(text, NumberReader::ExactFloats).ok().flatten();
+        if let Some(parsed) = arguments.as_str().and_then(read) {
             *arguments = parsed;
         }
     }
