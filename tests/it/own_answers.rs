@@ -53,12 +53,13 @@ fn a_refusal_speaks_of_its_own_request() {
     };
     for words in [
         ["status=200", "model=\"m\"", "request_id=\"tenant-a\""],
-        ["status=429", "model=\"\"", "request_id=\"tenant-b\""],
+        ["status=429", "outcome=\"rejected-window\"", "request_id=\"tenant-b\""],
         ["status=200", "model=\"m\"", "request_id=\"tenant-c\""],
-        ["status=404", "model=\"\"", "request_id=\"tenant-d\""],
+        ["status=404", "outcome=\"not-found\"", "request_id=\"tenant-d\""],
     ] {
         until("the record is written", || has(words));
     }
+    assert!(!router.log().contains("model=\"\""), "a model that was not read is left out");
     let none = "forebay_requests_total{endpoint=\"none\",code=\"404\"}";
     assert!((truth::metric(router.admin, none) - 1.0).abs() < 0.5);
     // Neither the model nor the kind of answer was read of a request that an open window refused.
