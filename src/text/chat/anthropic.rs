@@ -21,7 +21,7 @@ pub(super) fn to_chat(
         for call in calls.into_iter().flatten() {
             let Some(arguments) = call.pointer_mut("/function/arguments") else { continue };
             let mut text = String::new();
-            write_python_json(arguments, true, &mut text)?;
+            write_python_json(arguments, true, &mut text);
             *arguments = Value::String(text);
         }
     }

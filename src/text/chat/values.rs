@@ -1,7 +1,7 @@
 //! Variables of a template as values that also print like Python's where the template engine
 //! itself formats them: in `~` and in `'%s' | format(value)`.
 
-use super::printing::big_integers;
+use super::printing::numbers;
 use super::printing::python::write_str;
 use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value};
 use serde_json::Value as Json;
@@ -15,9 +15,7 @@ pub(super) fn from_json(json: &Json) -> Value {
         Json::Object(fields) => {
             wrapped(fields.iter().map(|(key, value)| (key.as_str(), from_json(value))).collect())
         }
-        Json::String(text) => {
-            big_integers::read(text).unwrap_or_else(|| Value::from(text.as_str()))
-        }
+        Json::String(text) => numbers::read(text).unwrap_or_else(|| Value::from(text.as_str())),
         scalar => Value::from_serialize(scalar),
     }
 }

@@ -9,6 +9,11 @@ use crate::chat::steps::count_read;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
+/// Kinds of parts with a text.
+const TEXT_KINDS: [&str; 3] = ["text", "refusal", "thinking"];
+/// Kinds of parts without a text.
+const MEDIA_KINDS: [&str; 4] = ["image_url", "input_audio", "audio_url", "video_url"];
+
 /// Names of functions by the ids of their calls.
 type CallNames<'a> = HashMap<&'a str, &'a Value>;
 
@@ -21,6 +26,7 @@ pub(super) fn write(
     let preamble = messages.first().filter(|first| matches!(role(first), "system" | "developer"));
     let spoken = messages.get(usize::from(preamble.is_some())..).unwrap_or_default();
     let names = call_names(messages);
+    check_parts(preamble.and_then(|first| first.get("content")))?;
     let mut turns = Vec::with_capacity(spoken.len());
     for message in spoken {
         add_message(message, &names, &mut turns)?;
@@ -68,6 +74,7 @@ fn add_message<'a>(
     turns: &mut Vec<DialogTurn<'a>>,
 ) -> Result<(), RenderError> {
     let content = message.get("content");
+    check_parts(content)?;
     match role(message) {
         "assistant" => return add_answer(message, turns),
         "tool" => {
@@ -89,6 +96,24 @@ fn add_message<'a>(
         _ => return Err(RenderError::Unsupported("the encoder has no such role")),
     }
     Ok(())
+}
+
+/// vLLM reads strings among parts, and parts of other kinds or without their text, as parts of
+/// nothing or as no list.
+fn check_parts(content: Option<&Value>) -> Result<(), RenderError> {
+    let is_known = |part: &Value| {
+        count_read(1);
+        let kind = part.get("type").and_then(Value::as_str);
+        kind.is_some_and(|kind| MEDIA_KINDS.contains(&kind) || has_text(part, kind))
+    };
+    let parts = list(content);
+    let refused = RenderError::Unsupported("a part of a kind that the encoder may not read");
+    parts.iter().all(is_known).then_some(()).ok_or(refused)
+}
+
+/// Kinds of parts have their text under their own name.
+fn has_text(part: &Value, kind: &str) -> bool {
+    TEXT_KINDS.contains(&kind) && part.get(kind).is_some_and(Value::is_string)
 }
 
 /// Reasoning, calls, and the answer itself.

@@ -1,6 +1,8 @@
 //! Types of a tool's parameters, in the notation of TypeScript that Harmony uses for JSON Schema.
 
 use crate::chat::error::RenderError;
+use crate::chat::printing::numbers::quick_float;
+use crate::chat::printing::python::write_float;
 use crate::chat::steps::{count_read, count_written};
 use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use serde_json::{Map, Value};
@@ -307,7 +309,24 @@ fn write_default(schema: &Value, default: &Value, quotes_enums: bool, out: &mut 
             out.push('"');
         }
         Value::String(text) if !quotes_enums => out.push_str(text),
-        other => out.push_str(&other.to_string()),
+        other => out.push_str(&as_rust_reads(other).to_string()),
+    }
+}
+
+/// The value behind vLLM's hands: Python prints the floats, and the library reads these digits.
+fn as_rust_reads(value: &Value) -> Value {
+    count_read(1);
+    match value {
+        Value::Array(items) => items.iter().map(as_rust_reads).collect(),
+        Value::Object(fields) => Value::Object(
+            fields.iter().map(|(key, value)| (key.clone(), as_rust_reads(value))).collect(),
+        ),
+        Value::Number(number) if number.is_f64() => {
+            let mut text = String::new();
+            write_float(number.as_f64().unwrap_or_default(), &mut text);
+            quick_float(&text).map_or_else(|| value.clone(), Value::from)
+        }
+        other => other.clone(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls of tools, and tools that a request offers.
 
 use crate::chat::error::RenderError;
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::printing::python_json::{write_python_json, write_string};
 use crate::chat::steps::count_read;
 use serde_json::{Map, Value};
@@ -31,11 +32,9 @@ impl Call<'_> {
     pub(super) fn write_arguments(&self, out: &mut String) -> Result<(), RenderError> {
         match read_json(self.arguments)? {
             Some(arguments @ Value::Object(_)) => write_python_json(&arguments, false, out),
-            _ => {
-                out.push_str("{}");
-                Ok(())
-            }
+            _ => out.push_str("{}"),
         }
+        Ok(())
     }
 }
 
@@ -78,11 +77,9 @@ pub(super) fn short_id(id: &str) -> &str {
 pub(super) fn write_json_text(text: &str, out: &mut String) -> Result<(), RenderError> {
     match read_json(text)? {
         Some(value) => write_python_json(&value, false, out),
-        None => {
-            write_string(text, false, out);
-            Ok(())
-        }
+        None => write_string(text, false, out),
     }
+    Ok(())
 }
 
 /// Reads JSON as Python does: `{}` from no text, `None` from text that is no JSON.
@@ -91,7 +88,11 @@ fn read_json(text: &str) -> Result<Option<Value>, RenderError> {
         return Ok(Some(Value::Object(Map::new())));
     }
     count_read(text.len());
-    let error = match serde_json::from_str(text) {
+    let otherwise = RenderError::Unsupported("JSON that Python reads otherwise");
+    let Ok(respelled) = numbers::respelled(text, NumberDialect::Python) else {
+        return Err(otherwise);
+    };
+    let error = match serde_json::from_str(&respelled) {
         Ok(value) => return Ok(Some(value)),
         Err(error) => error.to_string(),
     };
@@ -99,7 +100,7 @@ fn read_json(text: &str) -> Result<Option<Value>, RenderError> {
     let is_only_here = ONLY_HERE.iter().any(|known| error.starts_with(known))
         || PYTHON_NUMBERS.iter().any(|number| text.contains(number));
     match is_only_here {
-        true => Err(RenderError::Unsupported("JSON that Python reads otherwise")),
+        true => Err(otherwise),
         false => Ok(None),
     }
 }
@@ -125,7 +126,7 @@ pub(super) fn tools_text(tools: &Value) -> Result<String, RenderError> {
         match function.get("parameters") {
             None | Some(Value::Null) => text.push_str("{}"),
             Some(parameters) if parameters.is_object() => {
-                write_python_json(parameters, false, &mut text)?;
+                write_python_json(parameters, false, &mut text);
             }
             Some(_) => return Err(refused()),
         }

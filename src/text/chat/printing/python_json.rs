@@ -1,36 +1,28 @@
 //! Python's `json.dumps` of values of a body.
 
+use super::numbers;
 use super::python::write_float;
-use crate::chat::error::RenderError;
 use crate::chat::steps::{count_read, count_written};
 use serde_json::{Number, Value};
 
-/// Numbers from here on may have been whole numbers that JSON's reader here rounds, and Python's
-/// does not.
-const EXACT_BELOW: f64 = 9e18;
-
 /// Appends `json.dumps(value, ensure_ascii=ascii)`. Values come from a body of
-/// bounded depth.
-///
-/// # Errors
-/// [`RenderError::Unsupported`] for numbers that Python prints with other digits.
-pub(crate) fn write_python_json(
-    value: &Value,
-    ascii: bool,
-    out: &mut String,
-) -> Result<(), RenderError> {
+/// bounded depth, or from [`numbers::parse`] as Python.
+pub(crate) fn write_python_json(value: &Value, ascii: bool, out: &mut String) {
     count_read(1);
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
         Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => return write_number(number, out),
-        Value::String(text) => write_string(text, ascii, out),
+        Value::Number(number) => write_number(number, out),
+        Value::String(text) => match numbers::marked_integer(text) {
+            Some(digits) => out.push_str(digits),
+            None => write_string(text, ascii, out),
+        },
         Value::Array(items) => {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index == 0 { "" } else { ", " });
-                write_python_json(item, ascii, out)?;
+                write_python_json(item, ascii, out);
             }
             out.push(']');
         }
@@ -40,21 +32,18 @@ pub(crate) fn write_python_json(
                 out.push_str(if index == 0 { "" } else { ", " });
                 write_string(name, ascii, out);
                 out.push_str(": ");
-                write_python_json(value, ascii, out)?;
+                write_python_json(value, ascii, out);
             }
             out.push('}');
         }
     }
-    Ok(())
 }
 
-fn write_number(number: &Number, out: &mut String) -> Result<(), RenderError> {
+fn write_number(number: &Number, out: &mut String) {
     match number.as_f64() {
-        Some(float) if number.is_f64() && float.abs() < EXACT_BELOW => write_float(float, out),
-        _ if !number.is_f64() => out.push_str(&number.to_string()),
-        _ => return Err(RenderError::Unsupported("a number has too many digits")),
+        Some(float) if number.is_f64() => write_float(float, out),
+        _ => out.push_str(&number.to_string()),
     }
-    Ok(())
 }
 
 /// Appends a string in quotes.

@@ -4,7 +4,7 @@ use super::parts::{part_text, shaped_part};
 use super::sglang;
 use super::shaper::{BILLING_LINE, CONTINUE_MARK, Shaper};
 use crate::chat::error::RenderError;
-use crate::chat::printing::big_integers;
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
 
@@ -161,14 +161,10 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
     }
 }
 
-/// Parses JSON as Rust's frontends do: integers above 64 bits become floats.
-pub(super) fn parsed_number_as_float(text: &str) -> Option<Value> {
-    serde_json::from_str(text).ok()
-}
-
 /// Parses JSON as Python does: integers of any size.
 fn parsed_as_python(text: &str) -> Result<Option<Value>, RenderError> {
-    big_integers::parse(text).map_err(|_| RenderError::Unsupported("an integer of many digits"))
+    let parsed = numbers::parse(text, NumberDialect::Python);
+    parsed.map_err(|_| RenderError::Unsupported("an integer of many digits"))
 }
 
 /// Parses the arguments of tool calls, which are JSON text, because templates get objects; invalid

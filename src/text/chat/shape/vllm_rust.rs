@@ -1,10 +1,10 @@
 //! Messages in the form that `vllm-rs` (0.33) gives to the template. The frontend reads messages
 //! into typed objects and refuses what does not fit, so unknown keys and names are gone.
 
-use super::messages::parsed_number_as_float;
 use super::parts::media_part;
 use super::tools::function_tool;
 use crate::chat::error::RenderError;
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 
@@ -131,7 +131,9 @@ fn call(mut sent: Value) -> Result<Value, RenderError> {
     let arguments = match take("/function/arguments") {
         Value::Null => json!({}),
         Value::String(text) if text.is_empty() => json!({}),
-        Value::String(text) => parsed_number_as_float(&text)
+        Value::String(text) => numbers::parse(&text, NumberDialect::QuickFloats)
+            .ok()
+            .flatten()
             .ok_or(RenderError::Unsupported("arguments of a tool call are no JSON"))?,
         _ => return Err(RenderError::Unsupported("arguments of a tool call are no string")),
     };

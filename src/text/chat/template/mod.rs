@@ -4,6 +4,7 @@ use super::environment::TemplateClock;
 use super::error::{RenderError, TemplateError};
 use super::message::{ChatApi, MessageSpan};
 use super::plan::Plan;
+use super::printing::numbers::{NumberDialect, respelled};
 use super::renderer::Renderer;
 use super::rules::EngineRules;
 use super::shape::media;
@@ -107,7 +108,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`RenderError`] when the body has no messages or the template refuses them.
     pub fn render_full(&self, body: &[u8], out: &mut Vec<u8>) -> Result<(), RenderError> {
-        let body = parse(body)?;
+        let body = parse_for(self.renderer.shaper.rules, body)?;
         let api = if is_anthropic(&body) { ChatApi::Messages } else { ChatApi::Chat };
         self.render_body(body, api, out)
     }
@@ -127,7 +128,7 @@ impl ChatTemplate {
         names: Option<&mut Vec<String>>,
         out: &mut Vec<u8>,
     ) -> Result<bool, RenderError> {
-        let mut body = parse(body)?;
+        let mut body = parse_for(self.renderer.shaper.rules, body)?;
         let mut api = api;
         let shaper = &self.renderer.shaper;
         // An image of a result moves to a message of its own, so conversion comes first.
@@ -181,6 +182,18 @@ fn is_anthropic(body: &Map<String, Value>) -> bool {
     let contents = messages.into_iter().flatten().filter_map(|message| message.get("content"));
     let mut blocks = contents.filter_map(Value::as_array).flatten();
     body.contains_key("system") || blocks.any(is_own)
+}
+
+/// The body with its numbers as a frontend reads them.
+fn parse_for(rules: EngineRules, body: &[u8]) -> Result<Map<String, Value>, RenderError> {
+    let reader = match rules {
+        EngineRules::Vllm | EngineRules::Sglang => return parse(body),
+        EngineRules::VllmRust => NumberDialect::QuickFloats,
+        EngineRules::SglangRust => NumberDialect::ExactFloats,
+    };
+    let text = std::str::from_utf8(body).map_err(|_| RenderError::Body)?;
+    let respelled = respelled(text, reader).map_err(|_| RenderError::Body)?;
+    parse(respelled.as_bytes())
 }
 
 /// The body as an object with its keys in the client's order.
