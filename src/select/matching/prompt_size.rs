@@ -55,8 +55,8 @@ impl PromptSize {
 
     /// Tokens that a rank serves from its cache: `servable` of the blocks of the overlap. With
     /// blocks of more than two sizes, the number of tokens that so many blocks can have which is
-    /// nearest to the estimate from the bytes, and never more than the estimate of the whole
-    /// prompt.
+    /// nearest to the estimate from the bytes. That number is never above the estimate of the whole
+    /// prompt, and above the truth by a block of the largest size at most, whatever the ratio.
     #[must_use]
     pub fn cached_tokens(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
         let tokens = match (rank.tiers.finer_tokens, rank.tiers.odd) {
@@ -82,8 +82,11 @@ impl PromptSize {
         let steps = (above + step / 2) / step;
         let nearest = least.saturating_add(steps.saturating_mul(step));
         let fitting = if nearest > most { nearest.saturating_sub(step) } else { nearest };
+        // Blocks have `least` tokens for certain, and a wrong ratio must not add more than a block.
+        let largest = finer.max(rank.block_size_tokens.into());
+        let safe = fitting.min(self.tokens).min(least.saturating_add(largest));
         let computed_again = u64::from(overlap.blocks.saturating_sub(servable)) * finer;
-        let tokens = fitting.min(self.tokens).saturating_sub(computed_again);
+        let tokens = safe.saturating_sub(computed_again);
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 }
@@ -95,6 +98,7 @@ mod tests {
     use forebay_fleet::worker::TierRanks;
     use forebay_fleet::worker::test_support::rank;
     use forebay_index::OddBlocks;
+    use proptest::prelude::*;
 
     /// vllm#49125: overlaps of a rank with blocks of two sizes count units, and groups of several
     /// sizes resume only together.
@@ -138,6 +142,38 @@ mod tests {
                 let most = PromptSize::new(372, ratio).tokens();
                 assert!(u64::from(tokens(372, (blocks, bytes), blocks, 64, ratio)) <= most);
             }
+        }
+    }
+
+    proptest! {
+        /// Blocks of three sizes, of which the rank reports the smallest and any other: never more
+        /// than the prompt, and a block of the largest size above the truth at most.
+        #[test]
+        fn three_sizes_are_never_claimed_by_more_than_a_block(
+            sizes in prop::array::uniform3(1_u32..=256),
+            picks in prop::collection::vec(0_usize..3, 0..60),
+            again in 0_usize..60,
+            bytes_of_token in 1_u32..=12,
+            reported in 0_usize..3,
+            ratio in 0.5_f32..12.0,
+            tail in 0_u64..500,
+        ) {
+            let smallest = sizes.into_iter().min().unwrap_or(1);
+            let largest = sizes.into_iter().max().unwrap_or(1);
+            let tokens_of = |picks: &[usize]| picks.iter().map(|pick| sizes[*pick]).sum::<u32>();
+            let held = tokens_of(&picks);
+            let served = picks.get(..picks.len().saturating_sub(again)).unwrap_or_default();
+            let tiers = TierRanks { finer_tokens: smallest, ..TierRanks::default() };
+            let rank = Rank { block_size_tokens: sizes[reported], tiers, ..rank(0) };
+            let overlap = Overlap {
+                blocks: u32::try_from(picks.len()).unwrap_or(u32::MAX),
+                bytes: held * bytes_of_token,
+            };
+            let size = PromptSize::new(u64::from(overlap.bytes) + tail, ratio);
+            let servable = u32::try_from(served.len()).unwrap_or(u32::MAX);
+            let claimed = size.cached_tokens(overlap, servable, &rank);
+            prop_assert!(u64::from(claimed) <= size.tokens(), "{claimed} of {}", size.tokens());
+            prop_assert!(claimed <= tokens_of(served) + largest, "{claimed}: {served:?}");
         }
     }
 
