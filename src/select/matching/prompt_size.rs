@@ -56,7 +56,7 @@ impl PromptSize {
     /// Tokens that a rank serves from its cache: `servable` of the blocks of the overlap. With
     /// blocks of more than two sizes, the number of tokens that so many blocks can have which is
     /// nearest to the estimate from the bytes. That number is never above the estimate of the whole
-    /// prompt, and above the truth by one of the largest blocks at most, whatever the ratio.
+    /// prompt, and above the truth by a block of the largest size at most, whatever the ratio.
     #[must_use]
     pub fn cached_tokens(&self, overlap: Overlap, servable: u32, rank: &Rank) -> u32 {
         let tokens = match (rank.tiers.finer_tokens, rank.tiers.odd) {

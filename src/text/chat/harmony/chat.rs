@@ -98,13 +98,13 @@ fn add_message<'a>(
     Ok(())
 }
 
-/// vLLM reads parts of other kinds, or without their text, as parts of nothing or as no list.
+/// vLLM reads strings among parts, and parts of other kinds or without their text, as parts of
+/// nothing or as no list.
 fn check_parts(content: Option<&Value>) -> Result<(), RenderError> {
     let is_known = |part: &Value| {
         count_read(1);
         let kind = part.get("type").and_then(Value::as_str);
-        part.is_string()
-            || kind.is_some_and(|kind| MEDIA_KINDS.contains(&kind) || has_text(part, kind))
+        kind.is_some_and(|kind| MEDIA_KINDS.contains(&kind) || has_text(part, kind))
     };
     let parts = list(content);
     let refused = RenderError::Unsupported("a part of a kind that the encoder may not read");

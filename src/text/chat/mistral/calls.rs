@@ -1,7 +1,7 @@
 //! Calls of tools, and tools that a request offers.
 
 use crate::chat::error::RenderError;
-use crate::chat::printing::numbers::{self, NumberReader};
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::printing::python_json::{write_python_json, write_string};
 use crate::chat::steps::count_read;
 use serde_json::{Map, Value};
@@ -89,7 +89,7 @@ fn read_json(text: &str) -> Result<Option<Value>, RenderError> {
     }
     count_read(text.len());
     let otherwise = RenderError::Unsupported("JSON that Python reads otherwise");
-    let Ok(respelled) = numbers::respelled(text, NumberReader::Python) else {
+    let Ok(respelled) = numbers::respelled(text, NumberDialect::Python) else {
         return Err(otherwise);
     };
     let error = match serde_json::from_str(&respelled) {

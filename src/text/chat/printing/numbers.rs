@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// Reader of the numbers of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NumberReader {
+pub(crate) enum NumberDialect {
     /// Python's: integers of any size, `-0` is 0.
     Python,
     /// `serde_json` as `vllm-rs` and oss-harmony build it: a float is off by some units in the last
@@ -32,7 +32,7 @@ const EXPONENT_MAX: i32 = 308;
 ///
 /// # Errors
 /// [`LongInteger`] for an integer with more digits than `i128` holds.
-pub(crate) fn parse(text: &str, reader: NumberReader) -> Result<Option<Json>, LongInteger> {
+pub(crate) fn parse(text: &str, reader: NumberDialect) -> Result<Option<Json>, LongInteger> {
     let respelled = respelled(text, reader)?;
     Ok(serde_json::from_str(&respelled).ok())
 }
@@ -53,7 +53,7 @@ pub(crate) fn marked_integer(text: &str) -> Option<&str> {
 }
 
 /// Spells the numbers outside of strings so that an exact reader finds the values of `reader`.
-pub(crate) fn respelled(text: &str, reader: NumberReader) -> Result<Cow<'_, str>, LongInteger> {
+pub(crate) fn respelled(text: &str, reader: NumberDialect) -> Result<Cow<'_, str>, LongInteger> {
     let mut out = String::new();
     let mut copied = 0;
     let mut at = 0;
@@ -85,13 +85,15 @@ pub(crate) fn respelled(text: &str, reader: NumberReader) -> Result<Cow<'_, str>
 
 /// Another spelling of a token; `None` where an exact reader reads the token right, or where the
 /// token is no number.
-fn spelling(token: &str, reader: NumberReader) -> Result<Option<String>, LongInteger> {
+fn spelling(token: &str, reader: NumberDialect) -> Result<Option<String>, LongInteger> {
     let digits = token.strip_prefix('-').unwrap_or(token);
     let is_integer = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     match reader {
-        NumberReader::Python if token == "-0" => return Ok(Some("0".to_owned())),
-        NumberReader::Python if is_integer && digits.len() > DIGITS_MAX => return Err(LongInteger),
-        NumberReader::Python => {
+        NumberDialect::Python if token == "-0" => return Ok(Some("0".to_owned())),
+        NumberDialect::Python if is_integer && digits.len() > DIGITS_MAX => {
+            return Err(LongInteger);
+        }
+        NumberDialect::Python => {
             let is_long = is_integer && digits.len() > PLAIN_DIGITS_MAX;
             return Ok(is_long.then(|| format!("\"{MARK}{token}\"")));
         }
@@ -106,7 +108,7 @@ fn spelling(token: &str, reader: NumberReader) -> Result<Option<String>, LongInt
     }
     let exact = token.parse::<f64>().ok().filter(|float| float.is_finite());
     let read = match reader {
-        NumberReader::QuickFloats => quick_float(token),
+        NumberDialect::QuickFloats => quick_float(token),
         _ => exact,
     };
     let differs = is_integer || read.map(f64::to_bits) != exact.map(f64::to_bits);
@@ -175,7 +177,7 @@ fn string_length(text: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{LongInteger, NumberReader, parse, quick_float, read, respelled};
+    use super::{LongInteger, NumberDialect, parse, quick_float, read, respelled};
     use proptest::prelude::*;
 
     #[test]
@@ -183,7 +185,7 @@ mod tests {
         let parsed = parse(
             r#"{"a": [123456789012345678901234567890, -99999999999999999999],
             "b": "12345678901234567890123", "c": 12345678901234567890.5, "d": 7}"#,
-            NumberReader::Python,
+            NumberDialect::Python,
         );
         let parsed = parsed.unwrap().unwrap();
         let text = |pointer: &str| parsed.pointer(pointer).unwrap().as_str().unwrap();
@@ -191,8 +193,8 @@ mod tests {
         assert_eq!(read(text("/a/1")).unwrap().to_string(), "-99999999999999999999");
         assert_eq!(read(text("/b")), None, "a string of the client");
         assert!(parsed["c"].is_f64() && parsed["d"] == 7);
-        assert_eq!(parse(&"9".repeat(39), NumberReader::Python), Err(LongInteger));
-        assert_eq!(parse("{\"a\": ", NumberReader::Python), Ok(None));
+        assert_eq!(parse(&"9".repeat(39), NumberDialect::Python), Err(LongInteger));
+        assert_eq!(parse("{\"a\": ", NumberDialect::Python), Ok(None));
     }
 
     /// What Python 3.11, `vllm-rs` 0.33 and SGLang's Rust server 0.5.23 print of a number.
@@ -213,9 +215,9 @@ mod tests {
         ] {
             let exact = if exact.is_empty() { python } else { exact };
             for (reader, wanted) in [
-                (NumberReader::Python, python),
-                (NumberReader::QuickFloats, quick),
-                (NumberReader::ExactFloats, exact),
+                (NumberDialect::Python, python),
+                (NumberDialect::QuickFloats, quick),
+                (NumberDialect::ExactFloats, exact),
             ] {
                 let text = format!("{{\"-0\": [{token}, \"{token}\"]}}");
                 let parsed = parse(&text, reader).unwrap().unwrap();
@@ -234,13 +236,13 @@ mod tests {
         #[test]
         fn floats_are_near(float in any::<f64>().prop_filter("finite", |f| f.is_finite())) {
             let token = format!("{float:?}");
-            for reader in [NumberReader::Python, NumberReader::ExactFloats] {
+            for reader in [NumberDialect::Python, NumberDialect::ExactFloats] {
                 let parsed = parse(&token, reader).unwrap().unwrap();
                 prop_assert_eq!(parsed.as_f64().unwrap().to_bits(), float.to_bits());
             }
             if let Some(quick) = quick_float(&token) {
                 prop_assert!((quick - float).abs() <= float.abs() * 1e-15 + f64::from_bits(4));
-                let parsed = parse(&token, NumberReader::QuickFloats).unwrap().unwrap();
+                let parsed = parse(&token, NumberDialect::QuickFloats).unwrap().unwrap();
                 prop_assert_eq!(parsed.as_f64().unwrap().to_bits(), quick.to_bits());
             }
         }
@@ -249,7 +251,7 @@ mod tests {
         #[test]
         fn texts_are_left_alone(text in "\\PC*") {
             for reader in
-                [NumberReader::Python, NumberReader::QuickFloats, NumberReader::ExactFloats]
+                [NumberDialect::Python, NumberDialect::QuickFloats, NumberDialect::ExactFloats]
             {
                 let quoted = serde_json::to_string(&text).unwrap();
                 prop_assert_eq!(respelled(&quoted, reader).unwrap(), quoted.as_str());

@@ -4,7 +4,7 @@ use super::parts::{part_text, shaped_part};
 use super::sglang;
 use super::shaper::{BILLING_LINE, CONTINUE_MARK, Shaper};
 use crate::chat::error::RenderError;
-use crate::chat::printing::numbers::{self, NumberReader};
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::rules::{ContentFormat, EngineRules};
 use serde_json::{Map, Value, json};
 
@@ -163,7 +163,7 @@ fn insert_reasoning(sent: &mut Map<String, Value>, shaped: &mut Map<String, Valu
 
 /// Parses JSON as Python does: integers of any size.
 fn parsed_as_python(text: &str) -> Result<Option<Value>, RenderError> {
-    let parsed = numbers::parse(text, NumberReader::Python);
+    let parsed = numbers::parse(text, NumberDialect::Python);
     parsed.map_err(|_| RenderError::Unsupported("an integer of many digits"))
 }
 

@@ -3,7 +3,7 @@
 
 use super::parts::{part_text, shaped_part};
 use crate::chat::error::RenderError;
-use crate::chat::printing::numbers::{self, NumberReader};
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 
@@ -65,7 +65,7 @@ fn is_text(part: &Value) -> bool {
 fn call(role: &str, mut sent: Value) -> Result<Value, RenderError> {
     let mut take = |pointer: &str| sent.pointer_mut(pointer).map(Value::take).unwrap_or_default();
     let arguments = match take("/function/arguments") {
-        Value::String(text) if role == "assistant" => numbers::parse(&text, NumberReader::Python)
+        Value::String(text) if role == "assistant" => numbers::parse(&text, NumberDialect::Python)
             .ok()
             .flatten()
             .filter(Value::is_object)

@@ -4,7 +4,7 @@
 use super::sglang;
 use crate::chat::error::RenderError;
 use crate::chat::frontends::rust_traits::{RustTraits, TemplateTraits};
-use crate::chat::printing::numbers::{self, NumberReader};
+use crate::chat::printing::numbers::{self, NumberDialect};
 use serde_json::{Map, Value, json};
 
 /// Roles that the server knows.
@@ -30,6 +30,7 @@ pub(super) fn messages(
     for message in &mut messages {
         let Some(fields) = message.as_object_mut() else { continue };
         if let Some(content) = fields.get_mut("content") {
+            check_texts(content, traits.needs_parts)?;
             *content = flattened(content.take(), traits.needs_parts);
         }
         if !of_template.takes_text_arguments {
@@ -187,6 +188,13 @@ fn append_content(target: &mut Value, mut source: Value) {
     target.insert("content".into(), merged);
 }
 
+/// Where the template takes no parts, the server writes marks of media for parts without a text.
+fn check_texts(content: &Value, needs_parts: bool) -> Result<(), RenderError> {
+    let is_text = |part: &Value| part.get("text").is_some();
+    let is_known = needs_parts || content.as_array().is_none_or(|parts| parts.iter().all(is_text));
+    is_known.then_some(()).ok_or(RenderError::Unsupported("a part without a text"))
+}
+
 /// A list of only texts becomes their lines; a string becomes a list where the template needs it.
 pub(super) fn flattened(content: Value, needs_parts: bool) -> Value {
     match content {
@@ -203,7 +211,7 @@ pub(super) fn flattened(content: Value, needs_parts: bool) -> Value {
 fn parse_arguments(fields: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = fields.get_mut("tool_calls") else { return };
     for arguments in calls.iter_mut().filter_map(|call| call.pointer_mut("/function/arguments")) {
-        let read = |text| numbers::parse(text, NumberReader::ExactFloats).ok().flatten();
+        let read = |text| numbers::parse(text, NumberDialect::ExactFloats).ok().flatten();
         if let Some(parsed) = arguments.as_str().and_then(read) {
             *arguments = parsed;
         }

@@ -4,7 +4,7 @@
 use super::parts::media_part;
 use super::tools::function_tool;
 use crate::chat::error::RenderError;
-use crate::chat::printing::numbers::{self, NumberReader};
+use crate::chat::printing::numbers::{self, NumberDialect};
 use crate::chat::rules::ContentFormat;
 use serde_json::{Map, Value, json};
 
@@ -131,7 +131,7 @@ fn call(mut sent: Value) -> Result<Value, RenderError> {
     let arguments = match take("/function/arguments") {
         Value::Null => json!({}),
         Value::String(text) if text.is_empty() => json!({}),
-        Value::String(text) => numbers::parse(&text, NumberReader::QuickFloats)
+        Value::String(text) => numbers::parse(&text, NumberDialect::QuickFloats)
             .ok()
             .flatten()
             .ok_or(RenderError::Unsupported("arguments of a tool call are no JSON"))?,

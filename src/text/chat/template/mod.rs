@@ -4,7 +4,7 @@ use super::environment::TemplateClock;
 use super::error::{RenderError, TemplateError};
 use super::message::{ChatApi, MessageSpan};
 use super::plan::Plan;
-use super::printing::numbers::{NumberReader, respelled};
+use super::printing::numbers::{NumberDialect, respelled};
 use super::renderer::Renderer;
 use super::rules::EngineRules;
 use super::shape::media;
@@ -188,8 +188,8 @@ fn is_anthropic(body: &Map<String, Value>) -> bool {
 fn parse_for(rules: EngineRules, body: &[u8]) -> Result<Map<String, Value>, RenderError> {
     let reader = match rules {
         EngineRules::Vllm | EngineRules::Sglang => return parse(body),
-        EngineRules::VllmRust => NumberReader::QuickFloats,
-        EngineRules::SglangRust => NumberReader::ExactFloats,
+        EngineRules::VllmRust => NumberDialect::QuickFloats,
+        EngineRules::SglangRust => NumberDialect::ExactFloats,
     };
     let text = std::str::from_utf8(body).map_err(|_| RenderError::Body)?;
     let respelled = respelled(text, reader).map_err(|_| RenderError::Body)?;
