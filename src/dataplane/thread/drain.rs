@@ -13,8 +13,8 @@ pub(crate) struct DrainProgress {
 }
 
 impl DrainProgress {
-    /// Advances the drain. True when the shard may end. Sets the phase `Idle`, and rings the own bell
-    /// once when all shards are idle, so that the inbox is read again. The tick calls this
+    /// Advances the drain. True when the shard may end. Sets the phase `Idle`, and rings the own
+    /// bell once when all shards are idle, so that the inbox is read again. The tick calls this
     /// repeatedly.
     pub(crate) fn advance(&mut self, shard: &Shard) -> bool {
         let is_accept_over = shard.env.counters.phase() == ShardPhase::Draining;
