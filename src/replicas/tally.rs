@@ -14,7 +14,7 @@ pub(crate) enum MessageOutcome {
     TooLongToSend,
     /// Too long to read.
     TooLongToRead,
-    /// Read, and applied.
+    /// Read, and applied to the state.
     Taken,
     /// Not a valid message.
     Malformed,
