@@ -20,11 +20,13 @@ use tracing::warn;
 
 /// Shortest time between two log lines about refused calls.
 const REFUSAL_LOG_PERIOD: Duration = Duration::from_secs(10);
+
 /// The side that shards have.
 #[derive(Debug)]
 pub struct ClientPortDoor {
     callers: mpsc::Sender<ClientCaller>,
-    places: Arc<Semaphore>,
+    /// Permits of calls under way, from the open to the end: the channel only has waiting calls.
+    permits: Arc<Semaphore>,
 }
 
 /// The admin API's side of the door.
@@ -37,7 +39,7 @@ pub(crate) struct ClientCaller {
     pub(crate) stream: UnixStream,
     pub(crate) peer: SocketAddr,
     /// Released when the call has ended.
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// Looks at each call before its body is read.
@@ -73,15 +75,16 @@ impl ClientGate {
 #[must_use]
 pub fn client_door() -> (ClientPortDoor, ClientCallers) {
     let (callers, called) = mpsc::channel(CLIENT_DOOR_CALLS_MAX);
-    let places = Arc::new(Semaphore::new(CLIENT_DOOR_CALLS_MAX));
-    (ClientPortDoor { callers, places }, ClientCallers(called))
+    let permits = Arc::new(Semaphore::new(CLIENT_DOOR_CALLS_MAX));
+    (ClientPortDoor { callers, permits }, ClientCallers(called))
 }
 
 impl ClientDoor for ClientPortDoor {
     fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorRefusal> {
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| DoorRefusal::Full)?;
+        let permit =
+            Arc::clone(&self.permits).try_acquire_owned().map_err(|_| DoorRefusal::Full)?;
         let (near, stream) = pair().map_err(|_| DoorRefusal::Full)?;
-        let sent = self.callers.try_send(ClientCaller { stream, peer, place });
+        let sent = self.callers.try_send(ClientCaller { stream, peer, permit });
         sent.map_err(|refused| match refused {
             TrySendError::Full(_) => DoorRefusal::Full,
             TrySendError::Closed(_) => DoorRefusal::Over,

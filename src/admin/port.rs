@@ -231,7 +231,7 @@ async fn serve_port(listener: AdminListener, router: Router) {
 async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router: Router) {
     let Some((mut callers, access)) = by_clients else { return };
     let gate = Rc::new(ClientGate::new(access));
-    while let Some(ClientCaller { stream, peer, place }) = callers.next().await {
+    while let Some(ClientCaller { stream, peer, permit }) = callers.next().await {
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let name = format!("{peer} by the port of clients").into();
         let calls = Calls::none(CallerOrigin { name, is_by_clients: true });
@@ -239,7 +239,7 @@ async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router:
         let gate = Rc::clone(&gate);
         spawn_local(async move {
             connection(stream, router, calls, Some(gate)).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -220,8 +220,8 @@ mod tests {
         }
     }
 
-    /// A number that holds all blocks of a path, and is listed with parts: the first run is followed
-    /// like the later runs.
+    /// A number that holds all blocks of a path, and is listed with parts: the first run is
+    /// followed like the later runs.
     #[test]
     fn a_listed_number_is_followed_to_the_end_of_its_path() {
         const SEED: KeySeed = KeySeed(5);

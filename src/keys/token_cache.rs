@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub struct TokenCache {
     /// Verifier of these tokens. A verifier with other keys clears the cache.
     verifier: Option<Arc<TokenVerifier>>,
+    /// By [`KeyDigest::start`]: a second token with the same start replaces the first.
     grants: AHashMap<u64, Arc<TokenGrant>>,
 }
 
@@ -23,6 +24,7 @@ impl TokenCache {
         token: &[u8],
         now_s: u64,
     ) -> Option<Arc<TokenGrant>> {
+        // Before the hash, to bound its time.
         if token.len() > JWT_BYTES_MAX || !TokenVerifier::is_token(token) {
             return None;
         }
@@ -33,6 +35,7 @@ impl TokenCache {
         let digest = KeyDigest::of_token(token)?;
         let known = self.grants.get(&digest.start());
         if let Some(known) = known.filter(|known| known.key.digest == digest) {
+            // `nbf` held at the verification, and time does not go back.
             return (now_s < known.ends_at_s).then(|| Arc::clone(known));
         }
         let grant = Arc::new(verifier.verify(token, now_s)?);

@@ -12,7 +12,7 @@ pub enum KvEvent<'a> {
     Cleared,
     /// An event type that this version does not support.
     Unknown,
-    /// Bytes that are no event of a known type.
+    /// An event that cannot be decoded; later events of the batch are decoded.
     Malformed,
 }
 

@@ -27,8 +27,8 @@ impl Socket {
         Self::new(reactor, Rc::new(stream.into()))
     }
 
-    /// With completions the operations own the descriptor, and nothing is registered. With edges the
-    /// descriptor is registered for reads and writes.
+    /// With completions the operations own the descriptor, and nothing is registered. With edges
+    /// the descriptor is registered for reads and writes.
     pub(crate) fn new(reactor: Rc<Reactor>, fd: Rc<OwnedFd>) -> io::Result<Self> {
         Ok(Self(match &reactor.io {
             Backend::Uring(_) => DrivenSocket::Completions { reactor, fd },

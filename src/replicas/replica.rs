@@ -458,7 +458,7 @@ impl Replica {
         match message.encode() {
             Ok(bytes) => Some((kind, bytes)),
             Err(_) => {
-                self.tally.count(Some(kind), MessageOutcome::TooLong);
+                self.tally.count(Some(kind), MessageOutcome::TooLongToSend);
                 None
             }
         }

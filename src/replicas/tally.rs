@@ -11,16 +11,18 @@ pub(crate) enum MessageOutcome {
     /// Not connected, or the client or a peer is behind: dropped.
     Dropped,
     /// Too long to send.
-    TooLong,
+    TooLongToSend,
     /// Too long to read.
-    Oversized,
+    TooLongToRead,
+    /// Read, and applied to the state.
     Taken,
     /// Not a valid message.
     Malformed,
     /// Of another version, or of an unknown kind.
     Foreign,
+    /// Sent by this replica: a broker returns own messages.
     Own,
-    /// Older than the last received message.
+    /// Not newer than the last received message.
     Stale,
     /// From a replica beyond the limit.
     TooMany,
@@ -37,7 +39,7 @@ impl MessageOutcome {
     /// Outcome of an unreadable message.
     pub(crate) const fn of_fault(fault: &WireError) -> Self {
         match fault {
-            WireError::Oversized => Self::Oversized,
+            WireError::Oversized => Self::TooLongToRead,
             WireError::Malformed(_) => Self::Malformed,
         }
     }
@@ -47,8 +49,8 @@ impl MessageOutcome {
         match self {
             Self::Sent => ("out", "ok"),
             Self::Dropped => ("out", "dropped"),
-            Self::TooLong => ("out", "oversized"),
-            Self::Oversized => ("in", "oversized"),
+            Self::TooLongToSend => ("out", "oversized"),
+            Self::TooLongToRead => ("in", "oversized"),
             Self::Taken => ("in", "ok"),
             Self::Malformed => ("in", "malformed"),
             Self::Foreign => ("in", "foreign"),

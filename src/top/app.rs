@@ -93,7 +93,7 @@ pub(crate) struct ShownFleet {
 #[derive(Debug)]
 pub(crate) struct ViewState {
     pub(crate) mode: Mode,
-    /// Index in [`COLUMNS`].
+    /// Index of the column in [`COLUMNS`].
     pub(crate) sort_column: usize,
     pub(crate) is_reversed: bool,
     pub(crate) filter: String,

@@ -69,12 +69,12 @@ impl RecentSnapshots {
     pub(crate) fn push(&mut self, snapshot: &Snapshot) -> bool {
         // A router of an older version has no id: then only the time shows a restart.
         let is_older = self.kept.back().is_some_and(|last| snapshot.uptime_ms < last.uptime_ms);
-        let is_renamed = !self.kept.is_empty() && snapshot.router_id != self.router_id;
+        let is_renamed = !self.kept.is_empty() && snapshot.counts.router_id != self.router_id;
         let is_other = is_older || is_renamed;
         if is_other {
             self.kept.clear();
         }
-        self.router_id.clone_from(&snapshot.router_id);
+        self.router_id.clone_from(&snapshot.counts.router_id);
         if self.kept.is_empty() {
             let past = snapshot.counts.history.iter();
             past.filter(|past| past.uptime_ms < snapshot.uptime_ms).for_each(|past| self.add(past));

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// Identifies the process. Empty from a router of an older version.
-    pub(crate) router_id: String,
     pub(crate) uptime_ms: u64,
     pub(crate) generation: u64,
     pub(crate) whole: Option<WholePart>,
@@ -36,6 +34,8 @@ pub(crate) struct Condition {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct SnapshotCounts {
+    /// Process of the figures. Empty from a router of an older version.
+    pub(crate) router_id: String,
     pub(crate) totals: BTreeMap<String, f64>,
     pub(crate) requests_total: BTreeMap<String, f64>,
     pub(crate) rejected_total: BTreeMap<String, f64>,

@@ -1,5 +1,5 @@
 //! The thread that explains prompts. An explained request may be as large as any request, and must
-//! not block the control plane. Explanations run one after another. A panic ends one explanation,
+//! not block the control plane. Explanations run in sequence. A panic ends a single explanation,
 //! and not the thread. Limits: `QUESTIONS_MAX` questions wait, further questions are refused.
 
 use super::explain::{ExplainRequest, ExplainSources, Explainer};
@@ -58,10 +58,10 @@ impl ExplainFacts {
 }
 
 /// Result of an explanation: the explanation as JSON, or the refusal of the request.
-type Explained = Result<Value, Refusal>;
+type ExplainResult = Result<Value, Refusal>;
 
 /// Channel for the answer to the caller.
-pub type ExplainReplySender = oneshot::Sender<Explained>;
+pub type ExplainReplySender = oneshot::Sender<ExplainResult>;
 type ExplainQuestion<F> = (ExplainRequest, F, ExplainReplySender);
 
 /// Handle of the thread, which ends when the handle is dropped.
@@ -104,10 +104,10 @@ impl ExplainThread {
 }
 
 /// Answers questions until the handle is dropped. A panic may leave the working memory of `explain`
-/// half written: the next question gets a new one from `new_explain`.
+/// half written: the next question gets new memory from `new_explain`.
 fn work<F, E>(questions: &Receiver<ExplainQuestion<F>>, new_explain: impl Fn() -> E)
 where
-    E: FnMut(&ExplainRequest, &F) -> Explained,
+    E: FnMut(&ExplainRequest, &F) -> ExplainResult,
 {
     let mut explain = new_explain();
     while let Ok((request, facts, reply)) = questions.recv() {

@@ -119,7 +119,7 @@ fn lack(what: impl Into<String>, help: impl Into<String>) -> MissingFeature {
     MissingFeature { what: what.into(), help: help.into() }
 }
 
-/// Cores that this process may use; empty if the system does not say.
+/// Cores that this process may use; empty if the system does not list them.
 pub(crate) fn available_cores() -> Vec<usize> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.into_iter().map(|core| core.id).collect()

@@ -94,8 +94,8 @@ impl PairDispatch<'_> {
 /// Posts the prefill leg and leaves the decode leg's body in `leg_body`.
 ///
 /// # Errors
-/// [`FailedAttempt`], if a body cannot be built, or the decode leg needs the answer of a prefill leg that
-/// failed.
+/// [`FailedAttempt`], if a body cannot be built, or the decode leg needs the answer of a prefill
+/// leg that failed.
 pub(crate) async fn begin<'a>(
     shard: &'a Shard,
     conn: &mut Conn,

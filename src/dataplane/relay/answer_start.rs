@@ -11,9 +11,8 @@ use forebay_router::dispatch::RelayError;
 const FIRST_BYTES_MAX: usize = 256 * 1024;
 
 /// Waits for the first bytes of the body behind the head in `upstream.input`. The bytes stay there.
-/// `is_enough` gets the body so far, without framing. The
-/// deadline is that of `watch`, set when the request was sent: an engine that sends only
-/// comments does not move the deadline.
+/// `is_enough` gets the body so far, without framing. The deadline is that of `watch`, set when the
+/// request was sent: an engine that sends only comments does not move the deadline.
 ///
 /// # Errors
 /// As [`super::send`]; and [`RelayError::ClosedBeforeBody`] when the connection ends first.
@@ -50,6 +49,8 @@ const fn before_body(error: RelayError) -> RelayError {
     }
 }
 
+/// The body so far without its framing, and whether the body is complete. Decodes from the start at
+/// each chunk, which [`FIRST_BYTES_MAX`] bounds: the relay decodes the same bytes again.
 fn unframed(framing: BodyFraming, raw: &[u8]) -> Result<(Vec<u8>, bool), RelayError> {
     let mut body = raw.to_vec();
     let is_done = match framing {

@@ -21,8 +21,7 @@ pub(super) async fn next_chunk(
     poll_fn(|cx| {
         match upstream.reader.poll_chunk(cx) {
             Poll::Ready(Ok(chunk)) => return Poll::Ready(Ok(chunk)),
-            // A reset ends a body that only the end of the connection delimits no better than any
-            // other.
+            // A reset is no proper end, also for a body that ends with the connection.
             Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayError::ClosedMidStream)),
             Poll::Pending => {}
         }

@@ -1,6 +1,6 @@
 //! The head of an answer that goes out while its request still waits (`queue.sse_comments`): a
-//! streaming client gets its position in the queue, and the outcome of the request follows as events.
-//! After the head no other status can be sent.
+//! streaming client gets its position in the queue, and the outcome of the request follows as
+//! events. After the head no other status can be sent.
 
 use super::{QueueStanding, StreamShape, encode_standing};
 use forebay_base::NanosSinceStart;

@@ -58,8 +58,8 @@ pub struct CompletedAnswer {
 ///
 /// # Errors
 /// [`RelayError`], never of `before_head`: the client has seen the head, and no other rank can
-/// answer. So `client` must not leave a stalled rank (`DownWatch::leaving`). A stream of events that
-/// breaks gets an error event at its end, and then no clean end.
+/// answer. So `client` must not leave a stalled rank (`DownWatch::leaving`). A stream of events
+/// that breaks gets an error event at its end, and then no clean end.
 pub async fn relay(
     client: &mut impl Client,
     upstream: &mut Upstream,

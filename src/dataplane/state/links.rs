@@ -20,7 +20,7 @@ pub(crate) struct Links {
     /// Bells of all shards, by number.
     pub(crate) bells: Vec<Arc<Bell>>,
     /// Counters of all shards, by number. Their phases show the progress of a drain.
-    pub(crate) shards: Vec<Arc<ShardCounters>>,
+    pub(crate) shard_counters: Vec<Arc<ShardCounters>>,
     /// To the control plane.
     pub(crate) doors: Doors,
     /// Messages that found their ring full, by receiving shard.
@@ -52,14 +52,14 @@ impl Links {
             mesh: RefCell::new(mesh),
             outbox: RefCell::new(Outbox::new(bells.len())),
             bells,
-            shards,
+            shard_counters: shards,
             doors,
             routed: RefCell::default(),
             has_read_mesh: Cell::new(false),
         }
     }
 
-    pub(crate) fn ring(&self, shard: ShardIndex) {
+    pub(crate) fn ring_bell(&self, shard: ShardIndex) {
         if let Some(bell) = self.bells.get(shard.index()) {
             bell.ring();
         }
@@ -67,7 +67,7 @@ impl Links {
 
     /// True for a shard whose thread has ended: messages to it are never read.
     pub(crate) fn has_ended(&self, shard: ShardIndex) -> bool {
-        let phase = self.shards.get(shard.index()).map(|counters| counters.phase());
+        let phase = self.shard_counters.get(shard.index()).map(|counters| counters.phase());
         phase == Some(ShardPhase::Ended)
     }
 
@@ -82,14 +82,14 @@ impl Links {
     pub(crate) fn post(&self, env: &Env, to: ShardIndex, message: MeshMessage) {
         let mut mesh = self.mesh.borrow_mut();
         let sent = self.outbox.borrow_mut().post(to, message, |message| mesh.send(to, message));
-        self.ring(if sent { to } else { env.number });
+        self.ring_bell(if sent { to } else { env.number });
     }
 
     /// Retries messages that found their ring full. Drops messages to ended shards.
     pub(crate) fn empty_outbox(&self) {
         let mut mesh = self.mesh.borrow_mut();
         let send = |to, message| if self.has_ended(to) { Ok(()) } else { mesh.send(to, message) };
-        self.outbox.borrow_mut().flush(send, |to| self.ring(to));
+        self.outbox.borrow_mut().flush(send, |to| self.ring_bell(to));
     }
 
     /// True if the outbox holds messages.
@@ -105,7 +105,7 @@ impl Links {
             if mesh.send(peer, MeshMessage::WorkerFailed { worker }).is_err() {
                 env.count(Count::MeshDropped);
             } else {
-                self.ring(peer);
+                self.ring_bell(peer);
             }
         }
     }
@@ -118,7 +118,7 @@ impl Links {
             if mesh.send(peer, MeshMessage::Kept(Box::new(response))).is_err() {
                 env.count(Count::MeshDropped);
             } else {
-                self.ring(peer);
+                self.ring_bell(peer);
             }
         }
     }
@@ -136,7 +136,7 @@ impl Links {
             self.mesh.borrow_mut().send(owner, MeshMessage::Routed(prompt)).is_ok()
         };
         if posted {
-            self.ring(owner);
+            self.ring_bell(owner);
         } else {
             env.count(Count::GuessedPromptsDropped);
         }

@@ -13,23 +13,25 @@ pub(crate) struct DrainProgress {
 }
 
 impl DrainProgress {
-    /// Advances the drain. True when the shard may end. The tick calls this repeatedly.
+    /// Advances the drain. True when the shard may end. Sets the phase `Idle`, and rings the own
+    /// bell once when all shards are idle, so that the inbox is read again. The tick calls this
+    /// repeatedly.
     pub(crate) fn advance(&mut self, shard: &Shard) -> bool {
-        let has_stopped = shard.env.counters.phase() == ShardPhase::Draining;
-        if has_stopped && shard.intake.connections.get() == 0 && !shard.links.has_unsent() {
+        let is_accept_over = shard.env.counters.phase() == ShardPhase::Draining;
+        if is_accept_over && shard.intake.connections.get() == 0 && !shard.links.has_unsent() {
             shard.env.counters.set_phase(ShardPhase::Idle);
         }
         if !self.all_idle {
-            let mut phases = shard.links.shards.iter().map(|counters| counters.phase());
+            let mut phases = shard.links.shard_counters.iter().map(|counters| counters.phase());
             if phases.all(|phase| phase >= ShardPhase::Idle) {
                 self.all_idle = true;
                 shard.links.has_read_mesh.set(false);
-                shard.links.ring(shard.env.number);
+                shard.links.ring_bell(shard.env.number);
             }
             return false;
         }
         // All requests have ended. Their leave and cancel messages take effect once the inbox has
-        // read them.
+        // read them. Abort calls to engines may still be under way.
         shard.links.has_read_mesh.get()
             && shard.queues.home.borrow().is_empty()
             && shard.queues.prefills.borrow().is_empty()

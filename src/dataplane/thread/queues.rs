@@ -25,7 +25,7 @@ impl Shard {
             stages.take(&mut self.queues.home.borrow_mut(), &self.workers.fleet.borrow(), message)
         };
         match taken {
-            TakeOutcome::News => self.links.ring(self.env.number),
+            TakeOutcome::News => self.links.ring_bell(self.env.number),
             TakeOutcome::Delivered(_) | TakeOutcome::Returned(_, Verdict::Reroute) => {}
             TakeOutcome::Returned(_, Verdict::Granted(_)) => self.env.count(Count::GrantsReturned),
             TakeOutcome::Other(message) => self.take_of_leg(message),

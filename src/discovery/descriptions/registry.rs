@@ -27,7 +27,7 @@ enum RegistryAnswer {
     Read(Registration),
     /// The registry reports that it is not ready.
     NotReady(String),
-    /// The registry did not respond.
+    /// The registry did not respond, or its name was not resolved.
     Silent(String),
 }
 
@@ -67,7 +67,9 @@ impl Registrar {
             && let Err(error) = name.addresses(self.asker.timeout()).await
         {
             let host = &*self.registry.told.0;
-            return RegistryAnswer::NotReady(format!("the name {host} is not found: {error}"));
+            // A failure of the resolver is no word of the registry: decode workers may still
+            // know the address.
+            return RegistryAnswer::Silent(format!("the name {host} is not found: {error}"));
         }
         match self.asker.get(self.registry.question()).await {
             Ok(body) => RegistryAnswer::Read(self.registry.read(&body)),
@@ -112,6 +114,7 @@ impl Registrar {
 mod tests {
     use super::*;
     use crate::descriptions::kv_source::RegistryKind;
+    use forebay_kv_events::test_support::block_on_local;
     use std::time::Duration;
 
     fn registrar() -> Registrar {
@@ -151,5 +154,21 @@ mod tests {
         let answer = whole(&registrar);
         assert!(registrar.take(answer).is_some());
         assert!(registrar.take(not_ready()).unwrap().lacks.is_some(), "it restarted");
+    }
+
+    /// A resolver that fails once does not take requests from a registered worker.
+    #[test]
+    fn a_name_that_is_not_found_counts_as_silence() {
+        let mut registrar = registrar();
+        let answer = whole(&registrar);
+        assert!(registrar.take(answer).is_some() && !registrar.waits());
+        // Names below `invalid` never resolve (RFC 6761).
+        registrar.name = Some(Lookup::new("no-such-host.invalid", 1));
+        block_on_local(async {
+            assert!(registrar.ask().await.is_none(), "one miss");
+            let lost = registrar.ask().await.unwrap();
+            assert!(lost.lacks.unwrap().contains("is not found"));
+        });
+        assert!(registrar.waits());
     }
 }

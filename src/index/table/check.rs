@@ -74,15 +74,20 @@ impl TableWriter {
         let Some(first) = cell_of(run.partial()) else {
             return debug_assert_eq!(run.partial(), 0, "lanes where a list belongs");
         };
-        let mut before = 0;
+        let mut listed: Vec<u16> = Vec::new();
         for part in self.listed(first) {
             let within = part.word != 0 && part.word & !whole(run.block_count()) == 0;
             debug_assert!(within, "{part:?} is no part of {id:?}");
             debug_assert!(!self.holds_whole(id, part.half), "{part:?} is in the whole too");
-            debug_assert!(part.half != before, "{part:?} stands twice");
-            before = part.half;
+            listed.push(part.half);
         }
-        debug_assert!(before != 0, "an empty list keeps its cell");
+        debug_assert!(!listed.is_empty(), "an empty list keeps its cell");
+        // Parts are in no order: the last part fills the gap of a removed part.
+        listed.sort_unstable();
+        debug_assert!(
+            listed.is_sorted_by(|a, b| a < b),
+            "a rank stands twice in {id:?}: {listed:?}"
+        );
     }
 
     /// Checks that the parent lists the run, and that a rank or a child needs it.

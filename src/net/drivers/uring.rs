@@ -189,9 +189,9 @@ impl Uring {
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: memory that the entry points to belongs to an operation in `ops` until its last
-        // completion, or for a quiet send until `settle`, when the kernel has consumed the entry and
-        // copied the bytes; or the memory is provided. Moves of `ops` do not move the bytes, which
-        // are on the heap. The descriptor is open as long.
+        // completion, or for a quiet send until `settle`, when the kernel has consumed the entry
+        // and copied the bytes; or the memory is provided. Moves of `ops` do not move the bytes,
+        // which are on the heap. The descriptor is open as long.
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
         self.submission_count += u64::from(pushed);
         pushed

@@ -202,8 +202,8 @@ pub struct ApiRequest {
     pub add_generation_prompt: bool,
     /// `add_special_tokens`; `None` when absent, which means false for chats and true for text.
     pub add_special_tokens: Option<bool>,
-    /// Cache namespace: `cache_salt`, then a zero byte and SGLang's `extra_key` if present; decoded.
-    /// Empty when absent.
+    /// Cache namespace: `cache_salt`, then a zero byte and SGLang's `extra_key` if present;
+    /// decoded. Empty when absent.
     pub cache_salt: String,
     /// `priority` as a whole number: vLLM's, lower is earlier.
     pub priority: Option<i64>,

@@ -38,7 +38,7 @@ pub fn render(
 /// As [`render`], within the limits of `place`.
 ///
 /// # Errors
-/// [`Unrenderable`], which is never the client's business.
+/// [`Unrenderable`], which is never the client's business. `out` is then as before.
 pub fn render_at(
     place: RenderThread,
     request: &ApiRequest,

@@ -13,7 +13,8 @@ pub(super) fn decode(
     out: &mut Vec<u8>,
 ) -> Result<RenderMethod, Unrenderable> {
     let bytes_max = match place {
-        // Two digits and a comma may stand for hundreds of bytes.
+        // Two digits and a comma may stand for hundreds of bytes, so the limit of the body does not
+        // bound the text.
         RenderThread::Shard => 2 * INLINE_BODY_BYTES_MAX,
         RenderThread::Offload => PROMPT_BYTES_MATCHED_MAX,
     };

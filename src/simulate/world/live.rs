@@ -20,8 +20,9 @@ impl World<'_> {
 }
 
 impl World<'_> {
-    /// Frees the blocks of a request that is over. The request itself may stay for long: requests
-    /// leave the lists in the order of their arrival, and an earlier request may still run.
+    /// Frees the blocks of the request at this position of the lists, which is over. The request
+    /// may stay for long: requests leave the lists in the order of their arrival, and an earlier
+    /// request may still run.
     pub(super) fn drop_blocks(&mut self, at: usize) {
         if let Cow::Owned(trace) = &mut self.trace
             && let Some(request) = trace.requests.get_mut(at)

@@ -32,6 +32,7 @@ pub(super) fn check(file: &TokenizerFile) -> Result<Spelling, VocabularyError> {
 }
 
 impl Spelling {
+    /// The first step that names a spelling decides.
     fn or(self, found: Self) -> Self {
         if self == Self::Plain { found } else { self }
     }
