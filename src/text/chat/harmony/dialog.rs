@@ -49,7 +49,8 @@ pub(super) fn effort(asked: Option<&Value>) -> Result<&str, RenderError> {
     }
 }
 
-/// Text of a content: the string, or the texts of all parts, which may be strings. `None` where there is no text at all.
+/// Text of a content: the string, or the texts of all parts, which may be strings. `None` where
+/// there is no text at all.
 pub(super) fn flat_text(content: Option<&Value>) -> Option<Cow<'_, str>> {
     match content? {
         Value::String(text) => Some(Cow::Borrowed(text)),
