@@ -15,13 +15,14 @@ pub enum KvTransferError {
     NotJson,
     /// `kv_transfer_params` are absent or null.
     #[error(
-        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot be transferred. Start \
-         its engine with a KV connector"
+        "The prefill worker's answer has no `kv_transfer_params`, so its KV cannot \
+         be transferred. Start its engine with a KV connector"
     )]
     Missing,
     /// `kv_transfer_params` that are no object.
     #[error(
-        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot be transferred"
+        "The prefill worker's answer has `kv_transfer_params` that are no object, so its KV cannot \
+         be transferred. Check the KV connector of its engine"
     )]
     NotObject,
     /// The engine reports a failure in an answer with status 200.

@@ -39,7 +39,7 @@ headers! {
         REQUEST_ID = "x-request-id" on "each answer";
         /// A machine-readable [reason](errors.md).
         REASON = "x-forebay-reason" on "answers of the router";
-        /// Version of the admin API. Commands use it to tell a router from other servers.
+        /// Version of the admin API. Commands recognize a router by it.
         ADMIN = "x-forebay-admin" on "answers of the admin API";
         /// Seconds until the next try.
         RETRY_AFTER = "retry-after" on "each 429";

@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A run of three blocks, with these lanes as whole holders and those with a part of all bits.
+    /// A run of three blocks: lanes of whole holders, and lanes with a part of all bits.
     fn view(wholes: &[u16], parts: &[u16], is_cell: bool) -> RunView {
         let mut view = RunView::default();
         view.block_count = 3;

@@ -126,7 +126,7 @@ fn a_second_start_without_a_request_to_replace_is_an_error_that_names_the_proces
     assert_eq!(get(first.admin, "/readyz").status, 200);
 }
 
-/// Of routers that start at once, each but the first finds the first when it binds, and says so.
+/// Of routers that start at once, each but the first finds the first when it binds, and names it.
 #[test]
 fn the_losers_of_a_start_at_once_name_the_router_that_runs() {
     let worker = quick();
