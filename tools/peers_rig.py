@@ -231,12 +231,12 @@ class Venv(Peer):
 
 
 class Forebay(Peer):
-    """A build of the router. With policy `kv`, engines that publish events stand beside the workers: the router routes to
-    the workers by what the engines say."""
+    """A build of the router. With `known`, engines that publish events stand beside the workers, and the router routes to the
+    workers by the events. Policy `kv` without it learns prompts from the requests that the router itself has sent."""
 
-    def __init__(self, name, program, policy):
+    def __init__(self, name, program, policy, known=False):
         super().__init__(name)
-        self.program, self.policy, self.known = program, policy, policy == "kv"
+        self.program, self.policy, self.known = program, policy, known
 
     def start(self, rig, load, folder):
         admin, *events = free_ports(1 + WORKERS)
@@ -304,5 +304,6 @@ def peers(builds):
     for prefix, program in [("", binary()), *((f"{name}:", path) for name, path in builds.items())]:
         if not os.access(program, os.X_OK):
             raise Missing(f"{program} is no program")
-        known += [Forebay(f"{prefix}{policy}", program, policy) for policy in ("round_robin", "kv")]
+        known += [Forebay(f"{prefix}round_robin", program, "round_robin"), Forebay(f"{prefix}kv", program, "kv", known=True)]
+        known += [Forebay(f"{prefix}guesses", program, "kv")]
     return {peer.name: peer for peer in known}
