@@ -1,5 +1,6 @@
 //! Structured logging to standard error: text, or a JSON object per line.
 
+use super::log_line::LogLine;
 use crate::log::LogQueue;
 use forebay_config::LogConfig;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -26,16 +27,19 @@ pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
     let queue = LogQueue::start(io::stderr())
         .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
     let to_queue = queue.clone();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(move || to_queue.clone())
+    let format = if log.json {
+        LogLine::Json
+    } else {
+        LogLine::Text { is_terminal: io::stderr().is_terminal() }
+    };
+    let started = tracing_subscriber::fmt()
         // The subscriber would print them to standard error by a macro that panics if that is
         // closed.
         .log_internal_errors(false)
-        .with_target(false)
-        .with_ansi(io::stderr().is_terminal());
-    let started =
-        if log.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
+        .event_format(format)
+        .with_env_filter(filter)
+        .with_writer(move || to_queue.clone())
+        .try_init();
     // Only a test that runs two commands in a single process calls this twice.
     if started.is_ok() && !cfg!(test) {
         log_panics();

@@ -5,6 +5,7 @@
 mod commands;
 mod findings;
 mod key_flags;
+mod log_line;
 mod logging;
 mod orders;
 mod process;

@@ -1,0 +1,311 @@
+//! Lines of the log: text, or a JSON object with all fields at its top level.
+//!
+//! A record of each request is a line, formatted on the thread of a shard: a formatter for such a
+//! path takes a third of the instructions of `tracing-subscriber`'s (decision 0129).
+
+use std::fmt::{self, Debug, Write as _};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Room that most lines need, records of requests included.
+const LINE_BYTES: usize = 640;
+/// Name of the field with the text of an event.
+const MESSAGE: &str = "message";
+
+/// Formatter of all events.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LogLine {
+    Text { is_terminal: bool },
+    Json,
+}
+
+impl<S, N> FormatEvent<S, N> for LogLine
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = *event.metadata().level();
+        let mut line = String::with_capacity(LINE_BYTES);
+        match self {
+            Self::Text { is_terminal } => {
+                SystemTime.format_time(&mut Writer::new(&mut line))?;
+                line.push_str(if *is_terminal { coloured(level) } else { padded(level) });
+                event.record(&mut TextFields(&mut line));
+            }
+            Self::Json => {
+                line.push_str(r#"{"timestamp":""#);
+                SystemTime.format_time(&mut Writer::new(&mut line))?;
+                line.push_str(r#"","level":""#);
+                line.push_str(padded(level).trim_ascii());
+                line.push('"');
+                event.record(&mut JsonFields(&mut line));
+                line.push('}');
+            }
+        }
+        line.push('\n');
+        writer.write_str(&line)
+    }
+}
+
+/// The level between two spaces, right-aligned.
+const fn padded(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => " ERROR",
+        Level::WARN => "  WARN",
+        Level::INFO => "  INFO",
+        Level::DEBUG => " DEBUG",
+        Level::TRACE => " TRACE",
+    }
+}
+
+/// The same in the usual colour of the level.
+const fn coloured(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => " \x1b[31mERROR\x1b[0m",
+        Level::WARN => "  \x1b[33mWARN\x1b[0m",
+        Level::INFO => "  \x1b[32mINFO\x1b[0m",
+        Level::DEBUG => " \x1b[34mDEBUG\x1b[0m",
+        Level::TRACE => " \x1b[35mTRACE\x1b[0m",
+    }
+}
+
+/// Name of a field, or `None` for metadata of the crate `log`.
+fn shown_name(field: &Field) -> Option<&'static str> {
+    let name = field.name();
+    (!name.starts_with("log.")).then(|| name.strip_prefix("r#").unwrap_or(name))
+}
+
+/// Whether text means the same with and without escapes.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
+}
+
+/// Fields as ` name=value`; the message is a value without a name.
+struct TextFields<'a>(&'a mut String);
+
+impl TextFields<'_> {
+    /// Appends the name; `false` for a field that no line has.
+    fn name(&mut self, field: &Field) -> bool {
+        let Some(name) = shown_name(field) else {
+            return false;
+        };
+        self.0.push(' ');
+        if name != MESSAGE {
+            self.0.push_str(name);
+            self.0.push('=');
+        }
+        true
+    }
+
+    fn plain(&mut self, field: &Field, value: &str) {
+        if self.name(field) {
+            self.0.push_str(value);
+        }
+    }
+}
+
+impl Visit for TextFields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == MESSAGE {
+            return self.record_debug(field, &format_args!("{value}"));
+        }
+        if !is_plain(value) {
+            return self.record_debug(field, &value);
+        }
+        if self.name(field) {
+            self.0.push('"');
+            self.0.push_str(value);
+            self.0.push('"');
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.plain(field, itoa::Buffer::new().format(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.plain(field, itoa::Buffer::new().format(value));
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.plain(field, if value { "true" } else { "false" });
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if self.name(field) {
+            // Writing to a string cannot fail.
+            let _ = write!(Visible(self.0), "{value:?}");
+        }
+    }
+}
+
+/// Appends text; control characters other than the end of a line are escaped, so that no text from
+/// outside drives a terminal.
+struct Visible<'a>(&'a mut String);
+
+impl fmt::Write for Visible<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if is_plain(text) {
+            self.0.push_str(text);
+            return Ok(());
+        }
+        for letter in text.chars() {
+            if letter.is_control() && letter != '\n' && letter != '\t' {
+                self.0.extend(letter.escape_default());
+            } else {
+                self.0.push(letter);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fields as `,"name":value`.
+struct JsonFields<'a>(&'a mut String);
+
+impl JsonFields<'_> {
+    /// Appends the name; `false` for a field that no line has.
+    fn name(&mut self, field: &Field) -> bool {
+        let Some(name) = shown_name(field) else {
+            return false;
+        };
+        self.0.push_str(",\"");
+        self.0.push_str(name);
+        self.0.push_str("\":");
+        true
+    }
+
+    fn plain(&mut self, field: &Field, value: &str) {
+        if self.name(field) {
+            self.0.push_str(value);
+        }
+    }
+}
+
+impl Visit for JsonFields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if !self.name(field) {
+            return;
+        }
+        if is_plain(value) {
+            self.0.push('"');
+            self.0.push_str(value);
+            self.0.push('"');
+        } else {
+            self.0.push_str(&serde_json::Value::from(value).to_string());
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.plain(field, itoa::Buffer::new().format(value));
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.plain(field, itoa::Buffer::new().format(value));
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        // `null` for what JSON has no number for.
+        self.plain(field, &serde_json::Value::from(value).to_string());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.plain(field, if value { "true" } else { "false" });
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Lines of a subscriber.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What `log` writes in this format, without the time.
+    fn logged(format: LogLine, log: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let out = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .event_format(format)
+            .with_writer(move || out.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, log);
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn odd_values() {
+        tracing::warn!(
+            status = 200_u64,
+            below = -1_i64,
+            share = 0.5,
+            nan = f64::NAN,
+            yes = true,
+            none = None::<u64>,
+            plain = "a b",
+            odd = "q\"\\\u{1b}[31m\né",
+            shown = %"x\u{1b}y",
+            list = ?[1, 2],
+            r#type = "t",
+            "text {} \u{7}", "é\""
+        );
+    }
+
+    #[test]
+    fn text_has_name_and_value_and_no_byte_that_drives_a_terminal() {
+        let line = logged(LogLine::Text { is_terminal: false }, odd_values);
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.len() == 27 && time.ends_with('Z'), "{time}");
+        let fields = r#"status=200 below=-1 share=0.5 nan=NaN yes=true plain="a b""#;
+        let odd = r#"odd="q\"\\\u{1b}[31m\né" shown=x\u{1b}y list=[1, 2] type="t""#;
+        assert_eq!(rest, format!(" WARN text é\" \\u{{7}} {fields} {odd}\n"));
+    }
+
+    #[test]
+    fn json_is_an_object_with_all_fields() {
+        let line = logged(LogLine::Json, odd_values);
+        let mut object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert!(object["timestamp"].take().is_string());
+        assert_eq!(
+            object,
+            serde_json::json!({
+                "timestamp": null, "level": "WARN", "message": "text é\" \u{7}", "status": 200,
+                "below": -1, "share": 0.5, "nan": null, "yes": true, "plain": "a b",
+                "odd": "q\"\\\u{1b}[31m\né", "shown": "x\u{1b}y", "list": "[1, 2]", "type": "t",
+            })
+        );
+    }
+
+    #[test]
+    fn a_terminal_gets_the_colour_of_the_level() {
+        let line = logged(LogLine::Text { is_terminal: true }, || tracing::error!("e"));
+        assert!(line.ends_with(" \x1b[31mERROR\x1b[0m e\n"), "{line:?}");
+    }
+}
