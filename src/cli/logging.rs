@@ -1,10 +1,16 @@
 //! Structured logging to standard error: text, or a JSON object per line.
 
 use crate::log::LogQueue;
+use crate::worker_lines::LineMark;
 use forebay_config::LogConfig;
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt;
 use std::io::{self, IsTerminal};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Flushes the log when dropped.
 #[must_use]
@@ -34,13 +40,38 @@ pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
         .log_internal_errors(false)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal());
-    let started =
-        if log.json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
+    let started = if log.json {
+        builder.json().flatten_event(true).map_event_format(MarkedFormat).try_init()
+    } else {
+        builder.map_event_format(MarkedFormat).try_init()
+    };
     // Only a test that runs two commands in a single process calls this twice.
     if started.is_ok() && !cfg!(test) {
         log_panics();
     }
     Ok(LogFlusher(queue))
+}
+
+/// Writes the mark of a line about a worker in front of the line. The queue takes the mark off.
+struct MarkedFormat<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for MarkedFormat<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if let Some(mark) = LineMark::of(event) {
+            mark.write(&mut writer)?;
+        }
+        self.0.format_event(context, writer, event)
+    }
 }
 
 /// The default hook writes to standard error itself: a panicking thread would block on a slow
