@@ -41,6 +41,7 @@ pub struct FeedStatus {
     batch_at: Cell<Option<Instant>>,
     blocks: Cell<usize>,
     resets: Cell<u64>,
+    restarts: Cell<u64>,
     losses: Cell<u64>,
     text: Cell<Option<TextFit>>,
     /// Why the feed has no connection.
@@ -92,6 +93,16 @@ impl FeedStatus {
     #[must_use]
     pub fn resets(&self) -> u64 {
         self.resets.get()
+    }
+
+    /// Number of times that another process published at the rank's endpoint.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.restarts.get()
+    }
+
+    pub(super) fn restarted(&self) {
+        self.restarts.set(self.restarts.get().saturating_add(1));
     }
 
     pub(super) fn reset(&self, blocks: usize) {

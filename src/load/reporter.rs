@@ -3,6 +3,7 @@
 //! at once; of later reports, the newest is sent at the next tick. Used by all tasks of the control
 //! plane's thread; never borrowed across an await.
 
+use super::births::ProcessBirths;
 use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
@@ -57,6 +58,7 @@ struct ReportState {
     /// This router's own load at the last tick, by rank.
     own_before: Vec<OwnLoad>,
     last: BTreeMap<RankIndex, LastReading>,
+    births: ProcessBirths,
     /// Counts of faults, by worker.
     faults: Vec<[u64; FAULTS]>,
     scrapes: Scrapes,
@@ -112,6 +114,7 @@ impl LoadReporter {
             fresh: BTreeSet::new(),
             own_before: Vec::new(),
             last: BTreeMap::new(),
+            births: ProcessBirths::default(),
             faults: Vec::new(),
             scrapes: Scrapes::default(),
             dropped: 0,
@@ -164,10 +167,12 @@ impl LoadReporter {
         let now = self.clock.now();
         let after = self.own(plan);
         let mut state = self.state.borrow_mut();
+        state.births.take_start(plan.worker, readings.started_ms);
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
-            if let Some(last) = state.last.get(&planned.rank) {
-                self.learn(planned.rank, last, &reading, now);
+            if let Some(last) = state.last.get(&planned.rank).copied() {
+                self.learn(planned.rank, &last, &reading, now);
+                state.births.take_counts(plan.worker, last.reading.progress, reading.progress);
             }
             if state.record_last(planned.rank, reading, now) {
                 state.count(plan.worker, ReadFault::Still, 1);
@@ -212,6 +217,12 @@ impl LoadReporter {
         {
             past.decoded(after.saturating_sub(before) / running, now.since(last.read_at));
         }
+    }
+
+    /// Workers at which another process answers since the last call.
+    #[must_use]
+    pub fn take_restarted(&self) -> Vec<WorkerIndex> {
+        self.state.borrow_mut().births.take_restarted()
     }
 
     /// Counts a failed scrape or message.
