@@ -188,7 +188,7 @@ impl<W: Write> Writer<W> {
         taken
     }
 
-    /// Enqueues the sums that are due: lines like others.
+    /// Enqueues the sums that are due, as lines of the log.
     fn log_sums(&mut self, state: &QueueState, all: bool) {
         for sum in self.of_workers.take_due(self.clock.now(), all) {
             sum.log();

@@ -1,6 +1,6 @@
 //! Sums up lines of the log about many workers: a fleet that dies within a second would bury all
-//! other lines. Of the lines that a place in the code writes within [`LOG_ALIKE_PERIOD`], the first
-//! [`LOG_ALIKE_LINES_MAX`] pass, and the rest becomes one line with their exact count and their most
+//! other lines. Of the lines that a place in the code writes within [`LOG_ALIKE_PERIOD`], the
+//! first [`LOG_ALIKE_LINES_MAX`] pass. A single line has the exact count of the rest and the most
 //! frequent cause. Sans-IO: marks and time in, decisions and sums out. Runs on the thread that
 //! writes the log.
 
@@ -58,7 +58,7 @@ impl LineMark {
         write!(out, "{BEGIN}{level}{NEXT}{place}{NEXT}{worker}{NEXT}{cause}{NEXT}{message}{END}")
     }
 
-    /// Splits a line into its mark, if it has one, and the text for the log.
+    /// Splits a line into its mark, if any, and the text for the log.
     fn split(line: &[u8]) -> (Option<Self>, &[u8]) {
         Self::parse(line).map_or((None, line), |(mark, text)| (Some(mark), text))
     }

@@ -46,6 +46,7 @@ pub struct LoadReporter {
     state: RefCell<ReportState>,
     limits: RefCell<LearnedLimits>,
     first_tokens: RefCell<FirstTokenCounts>,
+    births: RefCell<ProcessBirths>,
 }
 
 #[derive(Debug)]
@@ -58,7 +59,6 @@ struct ReportState {
     /// This router's own load at the last tick, by rank.
     own_before: Vec<OwnLoad>,
     last: BTreeMap<RankIndex, LastReading>,
-    births: ProcessBirths,
     /// Counts of faults, by worker.
     faults: Vec<[u64; FAULTS]>,
     scrapes: Scrapes,
@@ -114,14 +114,14 @@ impl LoadReporter {
             fresh: BTreeSet::new(),
             own_before: Vec::new(),
             last: BTreeMap::new(),
-            births: ProcessBirths::default(),
             faults: Vec::new(),
             scrapes: Scrapes::default(),
             dropped: 0,
         };
         let limits = RefCell::default();
         let first_tokens = RefCell::default();
-        Self { clock, board, post, state: RefCell::new(state), limits, first_tokens }
+        let births = RefCell::default();
+        Self { clock, board, post, state: RefCell::new(state), limits, first_tokens, births }
     }
 
     /// Adopts a new fleet, and learns the limits of ranks that need it.
@@ -167,12 +167,13 @@ impl LoadReporter {
         let now = self.clock.now();
         let after = self.own(plan);
         let mut state = self.state.borrow_mut();
-        state.births.take_start(plan.worker, readings.started_ms);
+        let mut births = self.births.borrow_mut();
+        births.take_start(plan.worker, readings.started_ms);
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
             if let Some(last) = state.last.get(&planned.rank).copied() {
                 self.learn(planned.rank, &last, &reading, now);
-                state.births.take_counts(plan.worker, last.reading.progress, reading.progress);
+                births.take_counts(plan.worker, last.reading.progress, reading.progress);
             }
             if state.record_last(planned.rank, reading, now) {
                 state.count(plan.worker, ReadFault::Still, 1);
@@ -222,7 +223,7 @@ impl LoadReporter {
     /// Workers at which another process answers since the last call.
     #[must_use]
     pub fn take_restarted(&self) -> Vec<WorkerIndex> {
-        self.state.borrow_mut().births.take_restarted()
+        self.births.borrow_mut().take_restarted()
     }
 
     /// Counts a failed scrape or message.

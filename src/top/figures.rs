@@ -53,7 +53,7 @@ pub(crate) struct FigureLine {
 }
 
 impl FigureLine {
-    /// Refused requests among those that ended.
+    /// Share of refused requests, of all requests that ended.
     pub(crate) fn refused_share(&self) -> Option<f64> {
         let refused = self.refused_per_s?;
         let ended = refused + self.answered_per_s?;

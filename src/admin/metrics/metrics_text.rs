@@ -7,7 +7,7 @@
 use forebay_board::account::{Metric, MetricKind};
 use std::fmt::{Display, Write};
 
-/// Label of models.
+/// Name of the label of models.
 const MODEL: &str = "model";
 /// Value of the label of models without a label of their own. No model has the value: see
 /// [`write_model`].
@@ -121,8 +121,9 @@ impl Family<'_> {
     }
 }
 
-/// Writes the label of a model. The models without a label of their own are `other`. A model that an
-/// engine calls `other` is `other~`, `other~` is `other~~`, and so on: no two models share a label.
+/// Writes the label of a model. The models without a label of their own are `other`. A model that
+/// an engine calls `other` is `other~`, `other~` is `other~~`, and so on: no two models share a
+/// label.
 fn write_model(name: &str, out: &mut String) {
     if name == OTHER_MODELS {
         out.push_str(OTHER);
