@@ -43,6 +43,7 @@ pub use forebay_snapshot as snapshot;
 pub use forebay_text as text;
 pub use forebay_zmq as zmq;
 
+mod worker_lines;
 pub mod log;
 mod port_holder;
 pub mod start_error;

@@ -1,14 +1,16 @@
 //! The queue of log lines for standard error: bounded, with a writer thread.
 //!
 //! Any thread may enqueue lines and never waits, locks or fails. A line is dropped and counted if
-//! the queue is full or standard error does not accept it. Limits: [`LOG_LINES_MAX`],
-//! [`LOG_BYTES_MAX`].
+//! the queue is full or standard error does not accept it. The writer sums up lines about many
+//! workers. Limits: [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`],
+//! [`forebay_base::limits::LOG_ALIKE_LINES_MAX`].
 
+use crate::worker_lines::WorkerLines;
 use forebay_base::Clock;
 use forebay_base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -39,9 +41,17 @@ fn count_dropped(lines: usize) {
 pub struct LogQueue {
     // The writer never sleeps in the channel, so no sender has to wake it there, which would lock.
     lines: SyncSender<Vec<u8>>,
-    /// Bytes of lines that are neither written nor lost yet.
-    pending_bytes: Arc<AtomicUsize>,
+    state: Arc<QueueState>,
     writer: Thread,
+}
+
+/// Words that senders and the writer share.
+#[derive(Debug, Default)]
+struct QueueState {
+    /// Bytes of lines that are neither written nor lost yet. Each sum that is due later is a byte.
+    pending_bytes: AtomicUsize,
+    /// A flush waits: sums are due at once.
+    is_flushing: AtomicBool,
 }
 
 impl LogQueue {
@@ -51,24 +61,26 @@ impl LogQueue {
     /// The thread cannot be started.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (lines, handed_in) = sync_channel(LOG_LINES_MAX);
-        let pending_bytes = Arc::new(AtomicUsize::new(0));
-        let pending = Arc::clone(&pending_bytes);
-        let writer = Writer { out, is_torn: false, reported: dropped_lines_count() };
+        let state = Arc::new(QueueState::default());
+        let of_writer = Arc::clone(&state);
+        let reported = dropped_lines_count();
+        let of_workers = WorkerLines::default();
+        let writer = Writer { out, is_torn: false, reported, of_workers, clock: Clock::start() };
         let thread = thread::Builder::new().name("log".into());
-        let thread = thread.spawn(move || writer.run(&handed_in, &pending))?;
-        Ok(Self { lines, pending_bytes, writer: thread.thread().clone() })
+        let thread = thread.spawn(move || writer.run(&handed_in, &of_writer))?;
+        Ok(Self { lines, state, writer: thread.thread().clone() })
     }
 
     fn hand_in(&self, line: &[u8]) {
         // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the error
         // path below.
-        let pending = self.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
+        let pending = self.state.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
         let has_room = pending.saturating_add(line.len()) <= LOG_BYTES_MAX;
         if has_room && self.lines.try_send(line.to_vec()).is_ok() {
             self.writer.unpark();
         } else {
             // ordering: as above.
-            self.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+            self.state.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
             count_dropped(1);
         }
     }
@@ -77,11 +89,16 @@ impl LogQueue {
     pub fn flush_all(&self) {
         let clock = Clock::start();
         let deadline = clock.now().plus(LOG_FLUSH_TIME_MAX);
+        // ordering: Release; pairs with the Acquire of the writer, which the unpark wakes.
+        self.state.is_flushing.store(true, Ordering::Release);
+        self.writer.unpark();
         // ordering: Acquire; pairs with the Release of the writer: lines counted as written have
         // left the process.
-        while self.pending_bytes.load(Ordering::Acquire) > 0 && clock.now() < deadline {
+        while self.state.pending_bytes.load(Ordering::Acquire) > 0 && clock.now() < deadline {
             thread::park_timeout(FLUSH_PAUSE);
         }
+        // ordering: as above.
+        self.state.is_flushing.store(false, Ordering::Release);
     }
 }
 
@@ -103,40 +120,81 @@ struct Writer<W> {
     is_torn: bool,
     /// Dropped lines that the log has reported.
     reported: u64,
+    of_workers: WorkerLines,
+    clock: Clock,
+}
+
+/// Lines that were taken from the queue.
+struct TakenLines {
+    bytes: usize,
+    /// No sender is left.
+    is_end: bool,
 }
 
 impl<W: Write> Writer<W> {
-    fn run(mut self, lines: &Receiver<Vec<u8>>, pending_bytes: &AtomicUsize) {
+    fn run(mut self, lines: &Receiver<Vec<u8>>, state: &QueueState) {
         let mut batch = Vec::new();
         loop {
-            let mut taken_bytes = 0;
             batch.clear();
-            if self.is_torn {
-                batch.push(b'\n');
-            }
-            let has_ended = loop {
-                match lines.try_recv() {
-                    Ok(line) => {
-                        taken_bytes += line.len();
-                        batch.extend_from_slice(&line);
-                    }
-                    Err(end) => break end == TryRecvError::Disconnected,
-                }
-                if batch.len() >= BATCH_BYTES {
-                    break false;
-                }
-            };
-            if taken_bytes > 0 {
+            let held = self.of_workers.held_count();
+            let taken = self.take(lines, &mut batch);
+            // ordering: Relaxed; the Release below publishes the sum.
+            state.pending_bytes.fetch_add(self.of_workers.held_count() - held, Ordering::Relaxed);
+            if !batch.is_empty() {
                 self.write(&batch);
-                // ordering: Release; pairs with the Acquire of `flush_all`.
-                pending_bytes.fetch_sub(taken_bytes, Ordering::Release);
-            } else if has_ended {
-                return;
-            } else {
-                // A sender wakes this thread after it enqueues a line: a line that came meanwhile
-                // ends the wait at once.
-                thread::park();
             }
+            if taken.bytes > 0 {
+                // ordering: Release; pairs with the Acquire of `flush_all`.
+                state.pending_bytes.fetch_sub(taken.bytes, Ordering::Release);
+            }
+            // ordering: Acquire; pairs with the Release of `flush_all`.
+            let all = taken.is_end || state.is_flushing.load(Ordering::Acquire);
+            self.log_sums(state, all);
+            if taken.bytes > 0 {
+                continue;
+            }
+            if taken.is_end {
+                return;
+            }
+            // A sender wakes this thread after it enqueues a line: a line that came meanwhile ends
+            // the wait at once.
+            match self.of_workers.wait(self.clock.now()) {
+                Some(wait) => thread::park_timeout(wait),
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// Takes lines into a batch. Lines that are held back are taken too.
+    fn take(&mut self, lines: &Receiver<Vec<u8>>, batch: &mut Vec<u8>) -> TakenLines {
+        let now = self.clock.now();
+        let mut taken = TakenLines { bytes: 0, is_end: false };
+        while batch.len() < BATCH_BYTES {
+            match lines.try_recv() {
+                Ok(line) => {
+                    taken.bytes += line.len();
+                    let Some(text) = self.of_workers.admit(&line, now) else { continue };
+                    if batch.is_empty() && self.is_torn {
+                        batch.push(b'\n');
+                    }
+                    batch.extend_from_slice(text);
+                }
+                Err(end) => {
+                    taken.is_end = end == TryRecvError::Disconnected;
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    /// Enqueues the sums that are due, as lines of the log.
+    fn log_sums(&mut self, state: &QueueState, all: bool) {
+        for sum in self.of_workers.take_due(self.clock.now(), all) {
+            sum.log();
+            // ordering: Release; pairs with the Acquire of `flush_all`. The line of the sum is
+            // pending by now.
+            state.pending_bytes.fetch_sub(1, Ordering::Release);
         }
     }
 

@@ -422,6 +422,11 @@ pub const TRACE_FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 pub const LOG_LINES_MAX: usize = 8_192;
 /// Log lines that wait, in bytes.
 pub const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Lines about workers that a place in the code writes within [`LOG_ALIKE_PERIOD`]. Full: a single
+/// line has the count of further lines.
+pub const LOG_ALIKE_LINES_MAX: u32 = 10;
+/// Period in which [`LOG_ALIKE_LINES_MAX`] lines pass.
+pub const LOG_ALIKE_PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait for the last log lines at the end of the process.
 pub const LOG_FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 

@@ -27,7 +27,7 @@ pub(super) fn are_fatal(findings: &[Finding]) -> bool {
 /// Reads `discovery.file`, if configured: adds its findings, and returns its workers.
 pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig> {
     let Some(path) = &loaded.config.discovery.file else { return Vec::new() };
-    let read = read_worker_file(path, &loaded.config.upstream_tls);
+    let read = read_worker_file(path, &loaded.config);
     loaded.findings.extend(read.findings);
     read.config.workers
 }

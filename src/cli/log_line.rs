@@ -3,6 +3,7 @@
 //! A record of each request is a line, formatted on the thread of a shard: a formatter for such a
 //! path takes a third of the instructions of `tracing-subscriber`'s (decision 0129).
 
+use crate::worker_lines::LineMark;
 use std::fmt::{self, Debug, Write as _};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -36,6 +37,10 @@ where
     ) -> fmt::Result {
         let level = *event.metadata().level();
         let mut line = String::with_capacity(LINE_BYTES);
+        if let Some(mark) = LineMark::of(event) {
+            // The queue takes the mark off.
+            mark.write(&mut line)?;
+        }
         match self {
             Self::Text { is_terminal } => {
                 SystemTime.format_time(&mut Writer::new(&mut line))?;

@@ -36,10 +36,15 @@ pub(super) async fn signalled() {
     }
 }
 
-/// Prints the reason for a failure to standard error. A reader that blocks must not keep the
-/// process from ending.
+/// Prints the reason for a failure to standard error.
 pub(super) fn failed(reason: impl Display) -> ExitCode {
-    let text = format!("forebay: {reason}\n");
+    warned(reason);
+    ExitCode::FAILURE
+}
+
+/// Prints a line to standard error. A reader that blocks must not keep the process from ending.
+pub(super) fn warned(text: impl Display) {
+    let text = format!("forebay: {text}\n");
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let writing = std::thread::Builder::new().spawn(move || {
         // A closed standard error leaves no other way to report.
@@ -49,5 +54,4 @@ pub(super) fn failed(reason: impl Display) -> ExitCode {
     if writing.is_ok() {
         let _ = written.recv_timeout(LOG_FLUSH_TIME_MAX);
     }
-    ExitCode::FAILURE
 }

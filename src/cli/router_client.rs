@@ -1,12 +1,13 @@
 //! Calls of a router's admin API, for commands.
 
-use super::process::plain;
+use super::process::{plain, warned};
 use clap::Args;
 use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
 use forebay_http1::header::{ADMIN, REASON};
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
+use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,12 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Largest refusal of a stream.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
+/// Longest part of the metrics that is read to recognize an older router.
+const METRICS_BYTES_MAX: usize = 32 << 20;
+/// Metric that each version of a router has.
+const BUILD_INFO: &str = "forebay_build_info{version=\"";
+/// Part of each refusal of a router without a token, in each version.
+const TOKEN_KEY: &str = "`admin_token_file`";
 /// Reason of a router's port for clients for a path of the admin API.
 const NO_PATH: &str = "not-found";
 /// Begin of the admin API's answer for an unknown path.
@@ -65,6 +72,8 @@ pub(super) struct RouterClient {
     shown: String,
     base: Url,
     token: Option<String>,
+    /// Version of a router from before the field [`ADMIN`]; set by an answer.
+    older: OnceCell<String>,
 }
 
 /// A call without an answer of success.
@@ -164,7 +173,8 @@ impl RouterClient {
         let parsed = Url::parse(&base).map_err(|error| format!("--router {written:?}: {error}"));
         let client = client.build().map_err(|error| format!("no client: {error}"))?;
         let token = token(token_file)?;
-        Ok(Self { client, shown: shown_url(written), base: parsed?, token })
+        let older = OnceCell::new();
+        Ok(Self { client, shown: shown_url(written), base: parsed?, token, older })
     }
 
     /// The address as the user wrote it.
@@ -209,14 +219,19 @@ impl RouterClient {
         let answered = timeout(ANSWER_TIME_MAX, async {
             let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
             let answer = answer.map_err(|error| self.unreached(&error))?;
-            let seen = Answerer::of(&answer);
-            Ok((seen, text_of(answer, ANSWER_BYTES_MAX).await?))
+            let mut seen = Answerer::of(&answer);
+            let text = text_of(answer, ANSWER_BYTES_MAX).await?;
+            self.recognize_older(&mut seen, &text).await;
+            Ok((seen, text))
         });
         let answered = answered.await.unwrap_or_else(|_| Err(late()));
         let (seen, text) = answered.map_err(|reason| CallFault {
             reason: format!("{}: {reason}", self.shown),
             answer: Value::Null,
         })?;
+        if let Some(warning) = self.warning() {
+            warned(warning);
+        }
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if seen.is_admin && (200..300).contains(&seen.status) && answer.is_object() {
             return Ok(answer);
@@ -230,14 +245,52 @@ impl RouterClient {
     pub(super) async fn open(&self, path: &[&str]) -> Result<Response, String> {
         let response = self.request(Method::GET, path).send().await;
         let response = response.map_err(|error| self.unreached(&error))?;
-        let seen = Answerer::of(&response);
+        let mut seen = Answerer::of(&response);
+        if seen.status == 200 {
+            self.recognize_older(&mut seen, "").await;
+        }
         if seen.is_admin && seen.status == 200 {
             return Ok(response);
         }
         // A refusal of a router is short. A longer page is of another server.
         let text = text_of(response, REFUSAL_BYTES_MAX).await.unwrap_or_default();
+        self.recognize_older(&mut seen, &text).await;
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         Err(seen.reason(&answer, &text, self.token.is_some()))
+    }
+
+    /// Warns of an older router that has answered.
+    pub(super) fn warning(&self) -> Option<String> {
+        let version = self.older.get()?;
+        let shown = &self.shown;
+        Some(format!(
+            "warning: {shown}: an older build of the router answers (version {version}): figures \
+             may be missing; upgrade it"
+        ))
+    }
+
+    /// Takes an answer without the field [`ADMIN`] for that of an older router, if the same address
+    /// has a router's metrics, or asks for the token by its key.
+    async fn recognize_older(&self, seen: &mut Answerer, text: &str) {
+        if seen.is_admin || !seen.reason.is_empty() {
+            return;
+        }
+        let asks_for_token = matches!(seen.status, 401 | 403) && text.contains(TOKEN_KEY);
+        if self.older.get().is_none()
+            && !asks_for_token
+            && let Some(version) = self.version_in_metrics().await
+        {
+            let _ = self.older.set(version);
+        }
+        seen.is_admin = asks_for_token || self.older.get().is_some();
+    }
+
+    async fn version_in_metrics(&self) -> Option<String> {
+        let answered = timeout(SILENCE_MAX, async {
+            let answer = self.request(Method::GET, &["metrics"]).send().await.ok()?;
+            text_of(answer, METRICS_BYTES_MAX).await.ok()
+        });
+        version_in(&answered.await.ok()??)
     }
 
     fn unreached(&self, error: &reqwest::Error) -> String {
@@ -249,6 +302,12 @@ impl RouterClient {
 
 fn late() -> String {
     format!("no answer in {} s; read the log of the router", ANSWER_TIME_MAX.as_secs())
+}
+
+/// Version of a router by its metrics.
+fn version_in(metrics: &str) -> Option<String> {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+    Some(bounded(line.split_once('"')?.0))
 }
 
 /// The token of the file, else of the environment.
@@ -400,6 +459,17 @@ mod tests {
         };
         assert_eq!(url("10.0.0.7:8000"), "http://h:1/workers/10.0.0.7:8000/drain");
         assert_eq!(url("a/b?c#d"), "http://h:1/workers/a%2Fb%3Fc%23d/drain");
+    }
+
+    #[test]
+    fn a_version_is_read_off_the_metrics_of_a_router_alone() {
+        let metrics = "# HELP x\nforebay_build_info{version=\"0.1.0\"} 1\n";
+        assert_eq!(version_in(metrics).as_deref(), Some("0.1.0"));
+        for other in ["", "forebay_build_info{version=\"0.1", "nginx_up 1\n"] {
+            assert_eq!(version_in(other), None, "{other}");
+        }
+        let foreign = "x_forebay_build_info{version=\"1\"} 1";
+        assert_eq!(version_in(foreign), None);
     }
 
     #[test]

@@ -24,6 +24,12 @@ impl RouterStream {
         self.client.address()
     }
 
+    /// Warns of an older router that has answered.
+    #[cfg(feature = "top")]
+    pub(super) fn warning(&self) -> Option<String> {
+        self.client.warning()
+    }
+
     pub(super) fn url(&self) -> &str {
         &self.url
     }

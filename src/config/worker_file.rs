@@ -1,18 +1,18 @@
 //! A file of workers, which contains `[[worker]]` tables and nothing else.
 
 use super::checks::check::check;
+use super::checks::contradictions::check_loops;
 use super::keys::finding::{Finding, Origin, Severity};
 use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
 use super::sections::schema::Config;
-use super::sections::tls::UpstreamTlsConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
 use std::path::Path;
 
-/// Reads and checks a file of workers. The returned configuration has the workers and nothing else.
-/// A file that cannot be read is a finding.
+/// Reads and checks a file of workers of `router`. The returned configuration has the workers and
+/// nothing else. A file that cannot be read is a finding.
 #[must_use]
-pub fn read_worker_file(path: &Path, upstream_tls: &UpstreamTlsConfig) -> LoadedConfig {
+pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
     let name = path.display().to_string();
     let text = match forebay_base::read_file(path, WORKERS_FILE_BYTES_MAX) {
         Ok(text) => text,
@@ -23,10 +23,10 @@ pub fn read_worker_file(path: &Path, upstream_tls: &UpstreamTlsConfig) -> Loaded
             return LoadedConfig { config: Config::default(), findings, is_unread: true };
         }
     };
-    workers_of(&name, &text, upstream_tls)
+    workers_of(&name, &text, router)
 }
 
-fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> LoadedConfig {
+fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
     let mut read = read_file(name, text);
     respell(&mut read.config);
     let workers = std::mem::take(&mut read.config.workers);
@@ -36,9 +36,10 @@ fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> Loade
         let help = "move this key to the configuration of the router";
         read.findings.push(Finding::error(origin, what, help));
     }
-    let upstream_tls = upstream_tls.clone();
+    let upstream_tls = router.upstream_tls.clone();
     let config = Config { workers, upstream_tls, ..Config::default() };
-    let found = check(&config, &read.origins);
+    let mut found = check(&config, &read.origins);
+    found.extend(check_loops(router, &config.workers, &read.origins));
     // A key with a mistake in its name is the cause, and the missing URL its consequence.
     let has_mistakes = read.findings.iter().any(|finding| finding.severity == Severity::Error);
     let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
@@ -50,10 +51,11 @@ fn workers_of(name: &str, text: &str, upstream_tls: &UpstreamTlsConfig) -> Loade
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::WorkerConfig;
+    use crate::sections::tls::UpstreamTlsConfig;
+    use crate::{AdminAddress, WorkerConfig};
 
-    fn read(text: &str, upstream_tls: &UpstreamTlsConfig) -> Result<Vec<WorkerConfig>, String> {
-        let usable = workers_of("w.toml", text, upstream_tls).usable();
+    fn read(text: &str, router: &Config) -> Result<Vec<WorkerConfig>, String> {
+        let usable = workers_of("w.toml", text, router).usable();
         let lines =
             |findings: Vec<Finding>| findings.iter().map(|one| format!("{one}\n")).collect();
         usable.map(|config| config.workers).map_err(lines)
@@ -62,7 +64,7 @@ mod tests {
     #[test]
     fn a_file_of_workers_holds_workers_and_nothing_else() {
         let text = "# a rack\n[[worker]]\nurl = \"http://a:1\"\nname = \"x\"\n";
-        let workers = read(text, &UpstreamTlsConfig::default()).unwrap();
+        let workers = read(text, &Config::default()).unwrap();
         assert_eq!((&*workers[0].url, workers[0].name.as_deref()), ("http://a:1", Some("x")));
         for (text, fault) in [
             ("", "no worker is configured"),
@@ -73,7 +75,7 @@ mod tests {
             ("[[worker]]\nurl = \"https://a:1\"\ntls_ca = \"/no/such\"\n", "/no/such"),
             ("[[work", "w.toml:1"),
         ] {
-            let said = read(text, &UpstreamTlsConfig::default()).unwrap_err();
+            let said = read(text, &Config::default()).unwrap_err();
             assert!(said.contains(fault), "{said}");
         }
     }
@@ -82,7 +84,7 @@ mod tests {
     fn all_mistakes_of_a_file_are_found_at_once() {
         let text = "[[worker]]\nurl = \"http//a:1\"\nconcurency_max = 1\nrole = \"prefil\"\n\
                     [[worker]]\nurl = \"http://b:1\"\n[[worker]]\nurl = \"http://b:1\"\n";
-        let found = read(text, &UpstreamTlsConfig::default()).unwrap_err();
+        let found = read(text, &Config::default()).unwrap_err();
         for fault in ["w.toml:2:7", "`worker.concurency_max`", "prefil", "twice"] {
             assert!(found.contains(fault), "{fault}: {found}");
         }
@@ -92,12 +94,31 @@ mod tests {
     #[test]
     fn authorities_are_those_of_the_router_and_urls_are_spelled_one_way() {
         let text = "[[worker]]\nurl = \"https://a:1/\"\n";
-        let of = |ca: &str| UpstreamTlsConfig { ca: Some(ca.into()), ..Default::default() };
+        let of = |ca: &str| {
+            let upstream_tls = UpstreamTlsConfig { ca: Some(ca.into()), ..Default::default() };
+            Config { upstream_tls, ..Config::default() }
+        };
         let said = read(text, &of("/no/such")).unwrap_err();
         assert!(said.contains("/no/such"), "{said}");
         let ca = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls/router.pem");
         assert_eq!(read(text, &of(ca)).unwrap()[0].url, "https://a:1");
         let twice = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1/\"\n";
-        assert!(read(twice, &UpstreamTlsConfig::default()).unwrap_err().contains("twice"));
+        assert!(read(twice, &Config::default()).unwrap_err().contains("twice"));
+    }
+    #[test]
+    fn a_worker_that_is_the_router_is_found_by_its_line() {
+        let admin = AdminAddress::Tcp("127.0.0.1:7001".parse().unwrap());
+        let listen = "0.0.0.0:7000".parse().unwrap();
+        let router = Config { listen, admin, ..Config::default() };
+        let of = |port: u16| {
+            let engine = "[[worker]]\nurl = \"http://a:1\"\n";
+            read(&format!("{engine}[[worker]]\nurl = \"http://localhost:{port}\"\n"), &router)
+        };
+        for (port, key) in [(7_000, "listen"), (7_001, "admin")] {
+            let found = of(port).unwrap_err();
+            assert!(found.starts_with("w.toml:4:7: error: "), "{found}");
+            assert!(found.contains(&format!("is `{key}` of this router. help: ")), "{found}");
+        }
+        assert_eq!(of(8_000).unwrap().len(), 2, "the default port is not the router's");
     }
 }

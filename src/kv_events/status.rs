@@ -40,13 +40,20 @@ pub struct FeedStatus {
     state: Cell<FeedState>,
     batch_at: Cell<Option<Instant>>,
     blocks: Cell<usize>,
-    resets: Cell<u64>,
-    losses: Cell<u64>,
+    breaks: FeedBreaks,
     text: Cell<Option<TextFit>>,
     /// Why the feed has no connection.
     fault: RefCell<Option<String>>,
     /// Wakes the feed to remove the rank's blocks.
     emptied: Notify,
+}
+
+/// Breaks of a feed's stream.
+#[derive(Debug, Default)]
+struct FeedBreaks {
+    resets: Cell<u64>,
+    restarts: Cell<u64>,
+    losses: Cell<u64>,
 }
 
 impl FeedStatus {
@@ -91,21 +98,31 @@ impl FeedStatus {
     /// Number of times that a broken stream cleared the rank's blocks.
     #[must_use]
     pub fn resets(&self) -> u64 {
-        self.resets.get()
+        self.breaks.resets.get()
+    }
+
+    /// Number of times that another process published at the rank's endpoint.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.breaks.restarts.get()
+    }
+
+    pub(super) fn restarted(&self) {
+        self.breaks.restarts.set(self.breaks.restarts.get().saturating_add(1));
     }
 
     pub(super) fn reset(&self, blocks: usize) {
-        self.resets.set(self.resets.get().saturating_add(1));
+        self.breaks.resets.set(self.breaks.resets.get().saturating_add(1));
         self.blocks.set(blocks);
     }
 
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.losses.get()
+        self.breaks.losses.get()
     }
 
     pub(super) fn lost(&self) {
-        self.losses.set(self.losses.get().saturating_add(1));
+        self.breaks.losses.set(self.breaks.losses.get().saturating_add(1));
     }
 
     /// Why the last attempt to connect failed, or why the connection ended; `None` once events

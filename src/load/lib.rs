@@ -7,6 +7,7 @@
 //! that scrape and subscribe. Limits: [`readings`] bounds each number, [`pace`] keeps scrapes to a
 //! share of the engine's time. Must never trust a number, or wait for a shard.
 
+mod births;
 mod exposition;
 mod json;
 mod metrics;

@@ -3,6 +3,9 @@
 use super::exposition::{Sample, sample};
 use super::readings::{RankNumber, ReadFault, Readings, permille, requests, tokens};
 
+/// Metric that Prometheus clients export of their process.
+const PROCESS_START: &str = "process_start_time_seconds";
+
 /// Meaning of a sample, by the metric names of vLLM 0.9 to 0.33 and SGLang 0.5.
 #[derive(Clone, Copy)]
 enum Figure {
@@ -24,6 +27,11 @@ enum Figure {
 pub fn read_metrics(text: &str, readings: &mut Readings) {
     let mut any = false;
     for line in text.lines() {
+        if let Some(rest) = line.strip_prefix(PROCESS_START) {
+            let started = sample(rest).and_then(|sample| tokens(sample.value() * 1e3));
+            readings.started_ms = started.filter(|&ms| ms > 0);
+            continue;
+        }
         let Some((figure, label, sample)) = figure(line) else { continue };
         any = true;
         let rank = rank(&sample, label);

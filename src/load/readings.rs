@@ -49,6 +49,8 @@ pub struct Readings {
     first: u64,
     ranks: Vec<Draft>,
     faults: [u64; ReadFault::ALL.len()],
+    /// Start of the process that answers, in milliseconds since 1970, where reported.
+    pub(super) started_ms: Option<u64>,
 }
 
 /// A reading in the making.
@@ -73,6 +75,7 @@ impl Readings {
     /// [`Self::begin`] for ranks that the engine numbers from `first` on.
     pub fn begin_at(&mut self, first: u32, rank_count: usize) {
         self.first = u64::from(first);
+        self.started_ms = None;
         self.ranks.clear();
         self.ranks.resize(rank_count.min(RANKS_MAX), Draft::default());
         self.faults = [0; ReadFault::ALL.len()];

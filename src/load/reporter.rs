@@ -3,6 +3,7 @@
 //! at once; of later reports, the newest is sent at the next tick. Used by all tasks of the control
 //! plane's thread; never borrowed across an await.
 
+use super::births::ProcessBirths;
 use super::plan::{LoadPlan, PlannedRank};
 use super::readings::{ReadFault, Readings};
 use forebay_base::{Clock, NanosSinceStart, RankIndex, WorkerIndex};
@@ -45,6 +46,7 @@ pub struct LoadReporter {
     state: RefCell<ReportState>,
     limits: RefCell<LearnedLimits>,
     first_tokens: RefCell<FirstTokenCounts>,
+    births: RefCell<ProcessBirths>,
 }
 
 #[derive(Debug)]
@@ -118,7 +120,8 @@ impl LoadReporter {
         };
         let limits = RefCell::default();
         let first_tokens = RefCell::default();
-        Self { clock, board, post, state: RefCell::new(state), limits, first_tokens }
+        let births = RefCell::default();
+        Self { clock, board, post, state: RefCell::new(state), limits, first_tokens, births }
     }
 
     /// Adopts a new fleet, and learns the limits of ranks that need it.
@@ -164,10 +167,13 @@ impl LoadReporter {
         let now = self.clock.now();
         let after = self.own(plan);
         let mut state = self.state.borrow_mut();
+        let mut births = self.births.borrow_mut();
+        births.take_start(plan.worker, readings.started_ms);
         for (dp_rank, reading) in readings.iter() {
             let Some(Some(planned)) = plan.ranks.get(dp_rank) else { continue };
-            if let Some(last) = state.last.get(&planned.rank) {
-                self.learn(planned.rank, last, &reading, now);
+            if let Some(last) = state.last.get(&planned.rank).copied() {
+                self.learn(planned.rank, &last, &reading, now);
+                births.take_counts(plan.worker, last.reading.progress, reading.progress);
             }
             if state.record_last(planned.rank, reading, now) {
                 state.count(plan.worker, ReadFault::Still, 1);
@@ -212,6 +218,12 @@ impl LoadReporter {
         {
             past.decoded(after.saturating_sub(before) / running, now.since(last.read_at));
         }
+    }
+
+    /// Workers at which another process answers since the last call.
+    #[must_use]
+    pub fn take_restarted(&self) -> Vec<WorkerIndex> {
+        self.births.borrow_mut().take_restarted()
     }
 
     /// Counts a failed scrape or message.

@@ -49,6 +49,24 @@ fn reading(running: u32, waiting: u32) -> LoadReading {
 }
 
 #[test]
+fn the_start_of_the_process_is_read_where_it_is_a_time() {
+    for (value, wanted) in [
+        ("1.7960000005e+09", Some(1_796_000_000_500)),
+        ("1796000001", Some(1_796_000_001_000)),
+        ("0", None),
+        ("-1", None),
+        ("NaN", None),
+        ("soon", None),
+        ("1e300", None),
+    ] {
+        let mut readings = Readings::default();
+        readings.begin(1);
+        read_metrics(&format!("process_start_time_seconds {value}\n"), &mut readings);
+        assert_eq!(readings.started_ms, wanted, "{value}");
+    }
+}
+
+#[test]
 fn recorded_metrics_of_vllm_are_read() {
     let python = include_str!("../../tests/data/workers/vllm-0.32.0/metrics.txt");
     let (ranks, faults) = read(read_metrics, python, 1);

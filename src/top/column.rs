@@ -48,7 +48,10 @@ pub(crate) static COLUMNS: [Column; 13] = [
         width: 5,
         is_right: true,
         drop_first: 0,
-        text: |row| row.names.dp_rank.to_string(),
+        text: |row| match row.names.has_rank {
+            true => row.names.dp_rank.to_string(),
+            false => "-".to_owned(),
+        },
         order: |a, b| a.names.dp_rank.cmp(&b.names.dp_rank),
     },
     Column {

@@ -22,7 +22,8 @@ const TEXT_LINES_MAX: u16 = 1_100;
 const HELP: &str = "q quit  s/S sort  r reverse  / filter  f freeze  enter detail  arrows move";
 const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
 
-/// A frame as text of this width, with all ranks.
+/// A frame as text of this width, with all ranks. The condition and the tenants have whole lines,
+/// however long.
 #[must_use]
 pub fn text(app: &App, width: u16) -> String {
     let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
@@ -30,7 +31,12 @@ pub fn text(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
     app.draw(area, &mut buffer);
-    let line = |y: u16| symbols(&buffer, y);
+    let tenants = app.tenants().filter(|_| height >= LINES_WITH_EVENTS_MIN);
+    let line = |y: u16| match (y, &tenants) {
+        (0, _) => app.head(),
+        (2, Some(tenants)) => tenants.clone(),
+        _ => symbols(&buffer, y),
+    };
     // Omits the help line, which is about keys.
     (0..height.saturating_sub(1))
         .map(line)
@@ -81,6 +87,9 @@ impl App {
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
         let Condition { reasons, concerns } = &view.condition;
+        let refused = view.figures.refused_share().filter(|share| *share > 0.0);
+        let refused = refused.map(|share| format!("{} of requests refused", percent(Some(share))));
+        let concerns: Vec<_> = refused.iter().chain(concerns).map(String::as_str).collect();
         let ready = match (reasons.as_slice(), concerns.as_slice()) {
             _ if view.version.is_empty() => "waiting".to_owned(),
             ([], []) => "ready".to_owned(),
@@ -111,7 +120,7 @@ impl App {
             seconds(figures.queue_p99_s),
             rate(figures.refused_per_s),
             percent(figures.cached_share),
-            view.rows.len(),
+            view.rows.iter().filter(|row| row.names.has_rank).count(),
         )
     }
 

@@ -52,6 +52,15 @@ pub(crate) struct FigureLine {
     pub(crate) tenants: Vec<TenantRates>,
 }
 
+impl FigureLine {
+    /// Share of refused requests, of all requests that ended.
+    pub(crate) fn refused_share(&self) -> Option<f64> {
+        let refused = self.refused_per_s?;
+        let ended = refused + self.answered_per_s?;
+        (ended > 0.0).then(|| refused / ended)
+    }
+}
+
 /// Requests of a tenant per second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TenantRates {

@@ -3,7 +3,7 @@
 use crate::clean::clean;
 use crate::figures::RecentSnapshots;
 use crate::snapshot::{ShownWorker, Snapshot, WholePart};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// State of a rank, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,7 @@ impl RowState {
             Self::Draining => "- draining",
             Self::Busy => "! refuses",
             Self::Breaker => "! paused",
-            Self::Unknown => "? unknown",
+            Self::Unknown => "? not reached",
             Self::Down => "x down",
         }
     }
@@ -58,6 +58,8 @@ pub(crate) struct RankRow {
 pub(crate) struct RankNames {
     pub(crate) worker: String,
     pub(crate) dp_rank: u64,
+    /// False for a worker that was never reached.
+    pub(crate) has_rank: bool,
     pub(crate) url: String,
     pub(crate) engine: String,
     pub(crate) models: Vec<String>,
@@ -116,7 +118,12 @@ pub(crate) fn rows(
         let load = RowLoad { ended_per_s: recent.ended_per_s(place), ..row.load };
         Some(RankRow { load, ..row })
     };
-    whole.ranks.worker.iter().enumerate().filter_map(row).collect()
+    let ranks = whole.ranks.worker.iter().enumerate().filter_map(row);
+    // A worker that was never reached has no rank yet, and is no less of a problem.
+    let with_ranks: BTreeSet<u64> = whole.ranks.worker.iter().copied().collect();
+    let others = whole.workers.iter().filter(|worker| !with_ranks.contains(&worker.index));
+    let others = others.map(|worker| self::row(worker, whole, snapshot, usize::MAX));
+    ranks.chain(others).collect()
 }
 
 fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usize) -> RankRow {
@@ -134,6 +141,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
         names: RankNames {
             worker: clean(&worker.name),
             dp_rank: places.dp_rank.get(place).copied().unwrap_or_default(),
+            has_rank: place < places.worker.len(),
             url: clean(&worker.url),
             engine: clean(&worker.engine),
             models: worker.models.iter().map(|model| clean(model)).collect(),

@@ -63,6 +63,28 @@ fn a_frame_says_what_the_snapshots_say() {
     assert!(app.has_rates());
 }
 
+/// M2: a worker that was never reached has no rank, and `--once` cuts no concern.
+#[test]
+fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
+    let at = |uptime_ms: u64, refused: u64| {
+        let mut snapshot = snapshot(3, uptime_ms);
+        let lost = json!({"index": 9, "name": "lost", "state": "unknown", "url": "http://x",
+            "engine": "vllm", "models": []});
+        snapshot["whole"]["workers"].as_array_mut().unwrap().push(lost);
+        snapshot["concerns"] = json!(["a long concern ".repeat(20)]);
+        snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
+        snapshot["rejected_total"] = json!({ "rejected-window": refused });
+        snapshot
+    };
+    let frame = text(&app(&[at(10_000, 0), at(11_000, 30)]), 130);
+    let row = frame.lines().find(|line| line.contains("lost")).expect(&frame);
+    assert!(row.contains(" - ") && row.contains("not reached"), "{row}");
+    assert!(frame.contains("3 ranks"), "{frame}");
+    let head = frame.lines().next().unwrap();
+    let wanted = "DEGRADED: 75% of requests refused; a long concern";
+    assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
+}
+
 #[test]
 fn rows_are_sorted_reversed_and_filtered_by_keys() {
     let mut app = app(&[snapshot(300, 1_000)]);

@@ -67,6 +67,39 @@ fn each_refusal_has_a_cause_and_a_window_by_hand_its_caller() {
     assert!(opened["by"].as_str().is_some_and(|by| by.starts_with("127.0.0.1")), "{opened}");
 }
 
+/// M1: a dead fleet has ten lines by name and a line with the exact count of the rest, also if the
+/// process ends before the second is over.
+#[test]
+fn a_dead_fleet_is_ten_lines_and_a_count() {
+    const DEAD: usize = 60;
+    let worker = |n: usize| {
+        // Nothing listens on the discard port.
+        format!("[[worker]]\nname = \"gpu{n}\"\nurl = \"http://127.0.1.{}:9\"\n", n + 1)
+    };
+    let workers: String = (0..DEAD).map(worker).collect();
+    let settings = format!("cores = [0]\n[log]\njson = true\n{workers}");
+    let router = RouterProcess::configured(&settings);
+    let lines = || -> Vec<serde_json::Value> {
+        let lines = router.log();
+        let lines = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let is_its = |line: &serde_json::Value| {
+            line["message"].as_str().is_some_and(|text| text.contains("worker not reached"))
+        };
+        lines.filter(is_its).collect()
+    };
+    let sum = |name: &str| -> u64 { lines().iter().filter_map(|line| line[name].as_u64()).sum() };
+    let named = || lines().iter().filter(|line| line["worker"].is_string()).count() as u64;
+    until("each worker has a line or counts", || named() + sum("lines") == DEAD as u64);
+    // A slow machine takes several seconds.
+    assert!(named() <= DEAD as u64 / 2, "{:#?}", lines());
+    assert_eq!(sum("workers"), sum("lines"));
+    assert_eq!(sum("of_cause"), sum("lines"));
+    let all = lines();
+    let summed = all.iter().find(|line| line["lines"].is_u64()).expect("a sum");
+    assert_eq!(summed["level"], "WARN", "{summed}");
+    assert!(summed["cause"].as_str().unwrap().contains("refused"), "{summed}");
+}
+
 /// A worker whose health checks fail from the moment that `sick` is sent on.
 fn worker() -> (Worker, std::sync::mpsc::Sender<()>) {
     let (sick, is_sick) = std::sync::mpsc::channel();

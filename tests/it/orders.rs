@@ -2,7 +2,8 @@
 
 use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, port_for_later, post, until};
 use serde_json::Value;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 const TOKEN: &str = "s3cret-of-the-admin";
@@ -190,6 +191,62 @@ fn a_command_at_a_wrong_port_says_what_answers_there() {
         let said = error(&format!("https://{}", router.admin));
         assert!(said.contains("http://"), "{words}: {said}");
     }
+}
+
+/// The admin API as a router before the field `x-forebay-admin` has it.
+fn without_the_field(admin: SocketAddr) -> Worker {
+    Worker::start(move |seen, stream| {
+        let mut router = TcpStream::connect(admin).unwrap();
+        let head = seen.head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+        router.write_all(head.as_bytes()).unwrap();
+        router.write_all(&seen.body).unwrap();
+        let mut router = BufReader::new(router);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            router.read_line(&mut line).unwrap();
+            if !line.starts_with("x-forebay-admin") && stream.write_all(line.as_bytes()).is_err() {
+                return false;
+            }
+        }
+        let mut piece = [0; 4_096];
+        loop {
+            match router.read(&mut piece) {
+                Ok(length) if length > 0 && stream.write_all(&piece[..length]).is_ok() => {}
+                _ => return false,
+            }
+        }
+    })
+}
+
+/// M7: commands of this version work with a router from before the field that names its admin API,
+/// and say so.
+#[test]
+fn commands_work_with_an_older_router_and_warn() {
+    let worker = Worker::json("{}");
+    let (router, token) = guarded(&[&worker], "");
+    let older = without_the_field(router.admin);
+    let token = token.path().to_str().unwrap();
+    let of = |words: &str| {
+        output_of(&format!("{words} --router {} --token-file", older.address), &[token])
+    };
+    for (words, wanted) in [
+        ("workers", "w0"),
+        ("top --once", "w0"),
+        ("explain --model m --prompt p", "w0"),
+        ("drain w0", "w0"),
+    ] {
+        let ran = of(words);
+        assert_eq!(ran.code, Some(0), "{words}: {}", ran.error);
+        assert!(ran.out.contains(wanted), "{words}: {}", ran.out);
+        let warned = ran.error.contains("older build") && ran.error.contains("version 0.1.0");
+        assert!(warned, "{words}: {}", ran.error);
+    }
+    let unknown = of("drain w9");
+    assert_eq!(unknown.code, Some(1), "{}", unknown.out);
+    assert!(unknown.error.contains("no worker"), "{}", unknown.error);
+    let refused = output_of(&format!("drain w0 --router {}", older.address), &[]);
+    assert!(refused.error.contains("--token-file"), "{}", refused.error);
 }
 
 /// An order must work while the file has faults, for example in the middle of an edit.

@@ -139,3 +139,46 @@ fn what_is_held_against_a_rank_is_shown_and_ends() {
     until("nothing is held against it", || ask() == 200 && held() == Value::Null);
     assert!(begin.elapsed() < Duration::from_secs(10));
 }
+
+/// An equal engine, at the same address and with the same model, that restarts between two health
+/// checks: its figures show another process, by the start or by counters that go back.
+#[test]
+fn an_equal_engine_that_restarts_between_two_checks_is_forgiven() {
+    for reports_start in [true, false] {
+        let started = Arc::new(AtomicUsize::new(1_796_000_000));
+        let start = Arc::clone(&started);
+        let bad = Worker::start(move |seen, stream| {
+            let start = start.load(Ordering::Relaxed);
+            let figures = match reports_start {
+                true => format!("process_start_time_seconds {start}.5\n"),
+                false => format!("vllm:generation_tokens_total {}\n", 1_796_000_009 - start),
+            };
+            let idle = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n";
+            let (status, body) = match () {
+                () if seen.head.starts_with("GET /metrics") => (200, idle.to_owned() + &figures),
+                () if seen.head.starts_with("GET ") => (200, r#"{"data":[{"id":"m"}]}"#.to_owned()),
+                () => (500, "{}".to_owned()),
+            };
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).is_ok()
+        });
+        let good = of_status(200, 20);
+        let mut config = watching(&[&bad, &good]);
+        config.health.interval = Duration::from_secs(3_600);
+        let handle = ready(config);
+        let held = || {
+            let workers: Value = serde_json::from_slice(&admin(&handle, "/workers").body).unwrap();
+            let mut all = workers["workers"].as_array().unwrap().iter();
+            let bad = all.find(|one| one["name"] == bad.address.to_string().as_str());
+            bad.unwrap()["ranks"][0]["held"].clone()
+        };
+        until("the worker is paused", || {
+            status_of(&handle, &post("/v1/completions", ASK));
+            held()["pauses"].as_u64().is_some_and(|pauses| pauses >= 2)
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        assert_ne!(held(), Value::Null, "figures of the same process change nothing");
+        started.fetch_add(1, Ordering::Relaxed);
+        until("nothing is held against the new process", || held() == Value::Null);
+    }
+}

@@ -3,7 +3,7 @@
 //! fleet, and a check of each pool while a window is open.
 
 use super::super::calls::windows::{openers, pool_name};
-use forebay_base::limits::LIVE_EVENTS_MAX;
+use forebay_base::limits::{LIVE_EVENTS_MAX, LOG_ALIKE_LINES_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
 use forebay_board::Windows;
 use forebay_fleet::worker::{FleetSnapshot, Worker, WorkerState};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 /// Older events are only in a whole snapshot.
 const RECENT: Duration = Duration::from_secs(5);
-/// Feed changes of a worker's ranks within that time are merged into a single event.
+/// Feed changes of a worker's ranks within that time are merged into a single event. So are changes
+/// of many workers, after the first [`LOG_ALIKE_LINES_MAX`].
 const TOGETHER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -24,6 +25,8 @@ struct LiveEvent {
     number: u64,
     /// Worker and number of ranks, for events that grow.
     ranks: Option<(WorkerIndex, usize)>,
+    /// Number of workers, for an event about many.
+    workers: Option<usize>,
     at: NanosSinceStart,
     kind: &'static str,
     text: String,
@@ -55,7 +58,36 @@ impl Events {
         }
         let id = self.pushed_count;
         let number = self.pushed_count;
-        self.kept.push_back(LiveEvent { id, number, ranks: None, at, kind, text });
+        self.kept.push_back(LiveEvent { id, number, ranks: None, workers: None, at, kind, text });
+    }
+
+    /// Begins an event for a worker, or adds the worker to the event of many workers.
+    fn push_worker(&mut self, kind: &'static str, name: &str, words: &str, at: NanosSinceStart) {
+        let is_alike = |event: &LiveEvent| {
+            event.kind == kind && event.ranks.is_none() && event.at.plus(TOGETHER) > at
+        };
+        let text = |count| match count {
+            1 => format!("1 more worker {words}"),
+            _ => format!("{count} more workers: each {words}"),
+        };
+        if let Some(event) = self.kept.iter_mut().rev().find(|event| is_alike(event))
+            && let Some(count) = event.workers
+        {
+            self.pushed_count += 1;
+            event.number = self.pushed_count;
+            event.workers = Some(count + 1);
+            event.text = text(count + 1);
+            return;
+        }
+        let alike = self.kept.iter().filter(|event| is_alike(event)).count();
+        if alike < LOG_ALIKE_LINES_MAX as usize {
+            self.push(kind, format!("{name} {words}"), at);
+            return;
+        }
+        self.push(kind, text(1), at);
+        if let Some(event) = self.kept.back_mut() {
+            event.workers = Some(1);
+        }
     }
 
     /// Adds ranks of a worker to its recent event of the same kind, or begins an event.
@@ -108,7 +140,7 @@ impl Events {
             let Some(index) = WorkerIndex::try_from_index(position) else { continue };
             let was = before.workers.get(position).filter(|was| was.name == worker.name);
             for (kind, words) in state_changes(was, worker) {
-                self.push(kind, format!("{} {words}", worker.name), now);
+                self.push_worker(kind, &worker.name, words, now);
             }
             if worker.state != WorkerState::Gone {
                 self.compare_feeds(before, after, index, now);
@@ -247,6 +279,24 @@ mod tests {
         let wanted = ["joined", "up", "down", "up", "feed", "lost", "drain", "undrain", "left"];
         assert_eq!(kinds(&events), wanted);
         assert_eq!(events.kept[4].text, "w: follows the KV events of 1 rank");
+    }
+
+    /// M1: a fleet that dies does not bury the other events, and each worker counts.
+    #[test]
+    fn many_workers_are_ten_events_and_a_count() {
+        let mut events = Events::default();
+        events.push("reload", "configuration read again".to_owned(), NOW);
+        for worker in 0..1_020 {
+            let kind = if worker % 2 == 0 { "down" } else { "left" };
+            events.push_worker(kind, &format!("gpu{worker}"), "is away", NOW);
+        }
+        assert_eq!(events.kept.len(), 1 + 2 * 11);
+        assert_eq!(events.kept[1].text, "gpu0 is away");
+        let sums = events.kept.iter().filter(|event| event.workers.is_some());
+        let texts: Vec<_> = sums.map(|event| event.text.as_str()).collect();
+        assert_eq!(texts, ["500 more workers: each is away"; 2]);
+        events.push_worker("down", "gpu7", "is away", NOW.plus(TOGETHER));
+        assert_eq!(events.kept.back().unwrap().text, "gpu7 is away", "a new period");
     }
 
     #[test]

@@ -7,6 +7,13 @@
 use forebay_board::account::{Metric, MetricKind};
 use std::fmt::{Display, Write};
 
+/// Name of the label of models.
+const MODEL: &str = "model";
+/// Value of the label of models without a label of their own. No model has the value: see
+/// [`write_model`].
+pub(crate) const OTHER_MODELS: &str = "";
+const OTHER: &str = "other";
+
 /// Text of a scrape.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsText {
@@ -98,7 +105,10 @@ impl Family<'_> {
         for (label, label_value) in labels {
             debug_assert!(self.metric.labels.contains(label), "a metric's entry names its labels");
             let _ = write!(self.text, "{before}{label}=\"");
-            escape(label_value, self.text, true);
+            match *label {
+                MODEL => write_model(label_value, self.text),
+                _ => escape(label_value, self.text, true),
+            }
             self.text.push('"');
             before = ',';
         }
@@ -108,6 +118,20 @@ impl Family<'_> {
         }
         let end = if before == ',' { "}" } else { "" };
         let _ = writeln!(self.text, "{end} {value}");
+    }
+}
+
+/// Writes the label of a model. The models without a label of their own are `other`. A model that
+/// an engine calls `other` is `other~`, `other~` is `other~~`, and so on: no two models share a
+/// label.
+fn write_model(name: &str, out: &mut String) {
+    if name == OTHER_MODELS {
+        out.push_str(OTHER);
+        return;
+    }
+    escape(name, out, true);
+    if name.trim_end_matches('~') == OTHER {
+        out.push('~');
     }
 }
 
@@ -147,6 +171,21 @@ mod tests {
         metric(MetricKind::Counter, "none_total", &[], " A family without samples is no family.");
     static NOW: Metric = metric(MetricKind::Gauge, "g", &[], " Now.");
     static TIMES: Metric = metric(MetricKind::Histogram, "b_seconds", &["s"], " Times.");
+
+    /// Two series with the same labels make a scraper refuse all metrics.
+    #[test]
+    fn no_model_has_the_label_of_the_other_models() {
+        let label = |name: &str| {
+            let mut out = String::new();
+            write_model(name, &mut out);
+            out
+        };
+        assert_eq!(label(OTHER_MODELS), "other");
+        let names = ["other", "other~", "other~~", "Other", "another", "other-1", "~", "unknown"];
+        let labels = names.map(label);
+        assert_eq!(labels[..3], ["other~", "other~~", "other~~~"]);
+        assert_eq!(labels[3..], names[3..]);
+    }
 
     #[test]
     fn writes_what_scrapers_read() {

@@ -3,7 +3,7 @@
 //! first 64 have their own label, the rest share `other`), endpoints, reasons.
 
 use super::catalogue;
-use super::metrics_text::{MetricsText, WholeHistogram, approximate};
+use super::metrics_text::{MetricsText, OTHER_MODELS, WholeHistogram, approximate};
 use super::scrape_choices::choices;
 use super::scrape_flow::{self, FlowSources};
 use super::scrape_load::loads;
@@ -145,7 +145,7 @@ fn rejected(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     each_refused(sources.shards.counters, |refused, count| {
         let model = sources.fleet.fleet.models.get(refused.model_index);
         let model = model.filter(|_| refused.model_index < MODELS_MAX);
-        let unnamed = if refused.kind == UNKNOWN { UNKNOWN } else { "other" };
+        let unnamed = if refused.kind == UNKNOWN { UNKNOWN } else { OTHER_MODELS };
         let labels = [
             ("reason", refused.reason),
             ("endpoint", refused.endpoint),

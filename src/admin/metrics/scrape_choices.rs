@@ -1,7 +1,7 @@
 //! Metrics of choices: reasons, cache hits, times to the first byte.
 
 use super::catalogue;
-use super::metrics_text::{MetricsText, WholeHistogram, approximate};
+use super::metrics_text::{MetricsText, OTHER_MODELS, WholeHistogram, approximate};
 use crate::sources::{ScrapeSources, total};
 use forebay_base::RankIndex;
 use forebay_base::limits::MODELS_MAX;
@@ -89,7 +89,7 @@ fn first_bytes(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
     for model in 0..=MODELS_MAX {
         let Some((below, whole)) = first_byte_figures(sources, model..=model) else { continue };
         let known = sources.fleet.fleet.models.get(model).filter(|_| model < MODELS_MAX);
-        let name = known.map_or("other", |model| &*model.name);
+        let name = known.map_or(OTHER_MODELS, |model| &*model.name);
         let bounds = TTFT_BOUNDS_NS.iter().map(|&bound| seconds(bound));
         family.buckets(&[("model", name)], bounds.zip(below), whole);
     }

@@ -208,11 +208,11 @@ mod tests {
             r#"queue_depth{model="base"} 1"#,
             r#"queue_bytes{model="base"} 20"#,
             r#"queue_kv_tokens{model="base"} 30"#,
-            r#"queue_depth{model="other"} 0"#,
+            r#"queue_depth{model="other~"} 0"#,
             r#"window_open{model="base",by="elsewhere"} 0"#,
-            r#"window_open{model="other",by="here"} 0"#,
-            r#"window_open{model="other",by="elsewhere"} 1"#,
-            r#"window_openings_total{model="other"} 1"#,
+            r#"window_open{model="other~",by="here"} 0"#,
+            r#"window_open{model="other~",by="elsewhere"} 1"#,
+            r#"window_openings_total{model="other~"} 1"#,
             "router_in_flight 1",
         ] {
             assert!(text.contains(&format!("\nforebay_{line}\n")), "{line}:\n{text}");
@@ -254,13 +254,13 @@ mod tests {
         ] {
             assert!(text.contains(&format!("\nforebay_{line}\n")), "{line}:\n{text}");
         }
-        assert!(!text.contains(r#"dp_rank="2""#) && !text.contains(r#"model="other""#), "{text}");
+        assert!(!text.contains(r#"dp_rank="2""#) && !text.contains(r#"model="other~""#), "{text}");
     }
 
     #[test]
     fn queues_of_ranks_have_their_labels_and_none_has_none() {
         let text = scraped(&with_mode(QueueMode::Endpoint), &LoadBoard::new());
-        let line = r#"forebay_queue_depth{model="other",worker="w",dp_rank="2"} 0"#;
+        let line = r#"forebay_queue_depth{model="other~",worker="w",dp_rank="2"} 0"#;
         assert!(text.contains(line), "{text}");
         let text = scraped(&with_mode(QueueMode::Off), &LoadBoard::new());
         assert!(!text.contains("queue_depth"), "{text}");

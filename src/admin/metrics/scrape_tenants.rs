@@ -1,16 +1,13 @@
 //! Metrics of tenants' usage.
 
 use super::catalogue;
-use super::metrics_text::MetricsText;
+use super::metrics_text::{MetricsText, OTHER_MODELS};
 use crate::sources::{ScrapeSources, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_board::TenantCell;
 use forebay_board::account::{Metric, TenantResult};
 use forebay_fleet::tenant::{Quota, TokenUsage};
-
-/// Label of requests for a model without a label of its own.
-const OTHER: &str = "other";
 
 /// Requests of the tenant at this place of the list, by result.
 pub(crate) fn ended(sources: &ScrapeSources<'_>, place: usize, result: TenantResult) -> u64 {
@@ -39,7 +36,7 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
                 continue;
             }
             let model = fleet.models.get(model_index).filter(|_| model_index < MODELS_MAX);
-            let model = model.map_or(OTHER, |model| &*model.name);
+            let model = model.map_or(OTHER_MODELS, |model| &*model.name);
             for (kind, tokens) in
                 [("prompt", sum.prompt), ("cached", sum.cached), ("output", sum.output)]
             {

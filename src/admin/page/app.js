@@ -65,8 +65,8 @@ function onSnapshot(snapshot) {
   }
   recent.push(snapshot);
   head(snapshot);
-  figures.update(recent, snapshot);
   fleet.update(snapshot);
+  figures.update(recent, { ...snapshot, usablePlaces: fleet.usablePlaces() });
   pools.update(snapshot);
   stages.update(recent);
   codes.update(snapshot.requests_total);

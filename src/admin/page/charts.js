@@ -16,7 +16,7 @@ const FIGURES = [
     total: ["requests_total", (recent) => requests(recent.newest)],
     read: (recent) => recent.rate((one) => requests(one) - refused(one)),
     show: rate,
-    note: (recent) => `${count(requests(recent.newest))} asked since the start`,
+    note: (recent) => `${count(requests(recent.newest))} since the start`,
   },
   {
     name: "Time to first token",
@@ -33,12 +33,9 @@ const FIGURES = [
     total: ["in_flight", (_, snapshot) => sum(snapshot.ranks.in_flight)],
     read: (_, snapshot) => sum(snapshot.ranks.in_flight),
     show: count,
-    note: (_, snapshot) => {
-      const places = snapshot.ranks.rank_places_max;
-      return places.length && places.every((max) => max > 0)
-        ? `of ${count(sum(places))} places`
-        : "no limit on every rank";
-    },
+    note: (_, snapshot) => (snapshot.usablePlaces === null
+      ? "no limit on every rank"
+      : `of ${count(snapshot.usablePlaces)} usable places`),
   },
   {
     name: "Queued",

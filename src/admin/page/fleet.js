@@ -10,18 +10,22 @@ const MAP_RANKS_MIN = 24;
 /** Glyph, words and weight of each state; heavier ones stand first among problems. */
 const STATES = {
   up: ["●", "up", 0],
-  replaying: ["◔", "up, catching up", 1],
+  replaying: ["◔", "catching up", 1],
   busy: ["!", "engine refuses", 3],
-  breaker: ["⊘", "paused: breaker, or ejected", 4],
+  breaker: ["⊘", "paused", 4],
   registering: ["…", "registering", 2],
   draining: ["◐", "draining", 3],
-  unknown: ["?", "not heard of yet", 4],
+  unknown: ["?", "not reached", 4],
   down: ["✕", "down", 5],
 };
 
+/** States in which a worker gets requests, and states in which a reason says why not. */
+const IN_USE = new Set(["up", "replaying", "busy"]);
+const OUT_OF_USE = new Set(["down", "unknown", "breaker"]);
+
 const FEEDS = {
   live: ["●", "live"],
-  connecting: ["✕", "not connected"],
+  connecting: ["✕", "lost"],
   replaying: ["◔", "replaying"],
   unverified: ["◔", "unverified"],
   mismatch: ["!", "wrong tokenizer"],
@@ -56,6 +60,12 @@ export class Fleet {
     this.arrange();
     this.drawMap();
     this.summary();
+  }
+
+  /** Places of the ranks that get requests; null if one of the ranks has no limit. */
+  usablePlaces() {
+    const usable = this.workers.flatMap((row) => row.of).filter((rank) => IN_USE.has(rank.state));
+    return usable.every((rank) => rank.places) ? sum(usable.map((rank) => rank.places)) : null;
   }
 
   /** Rows of workers, each with the rows of its ranks. */
@@ -214,6 +224,7 @@ function rankRow(worker, place, fixed, figures) {
     note: at("fault") ?? `${fixed.role[place]} · block ${fixed.block_size[place] || "–"}`,
     state,
     limit,
+    places: at("rank_places_max"),
     in_flight: at("in_flight") ?? 0,
     waiting: at("reported_waiting"),
     prefill: at("prefill_tokens") ?? 0,
@@ -242,7 +253,8 @@ function workerState(worker) {
 
 function duties(worker) {
   const models = worker.models.join(", ");
-  return worker.role === "both" ? models : `${worker.role} · ${models}`;
+  const role = worker.role === "both" || worker.role === "unknown" ? "" : worker.role;
+  return [role, models].filter(Boolean).join(" · ");
 }
 
 function workerRow(worker) {
@@ -260,8 +272,10 @@ function workerRow(worker) {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
+    duties: duties(worker),
+    reason: worker.error || fault || worker.waits_for || "",
     note: (own !== "up" && worker.error) || fault || duties(worker),
-    tip: `${worker.url}\n${worker.engine}, role ${worker.role}\n`
+    tip: `${worker.name}\n${worker.url}\n${worker.engine}, role ${worker.role}\n`
       + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
       + (worker.error ? `\nnot up: ${worker.error}` : "")
       + (fault ? `\n${fault}` : ""),
@@ -303,6 +317,7 @@ class Row {
     names.append(this.name, this.note);
     who.append(this.toggle, names);
     this.state = cell("state");
+    this.reason = cell("reason");
     this.load = meter(cell("load"));
     this.waiting = cell("number waiting");
     this.prefill = cell("number prefill");
@@ -323,10 +338,16 @@ class Row {
     this.element.className = `row ${row.state}${isRank ? " rank" : ""}`;
     this.element.title = row.tip ?? "";
     put(this.name, row.name);
-    put(this.note, row.count > 1 ? `${row.count} ranks · ${row.note}` : row.note);
     const [glyph, words] = STATES[row.state];
     const trouble = row.hasTrouble && row.state === "up" && row.count > 1;
     const bad = trouble ? row.of.filter((rank) => rank.state !== "up").length : 0;
+    // A worker that is out of use has no load to show: its reason takes that place.
+    const isOut = !isRank && OUT_OF_USE.has(row.state) && row.in_flight === 0;
+    const reason = isOut ? row.reason : "";
+    this.element.classList.toggle("wordy", reason !== "");
+    put(this.reason, reason);
+    const note = reason ? row.duties : row.note;
+    put(this.note, row.count > 1 ? `${row.count} ranks · ${note}` : note);
     put(this.state, bad ? `! ${bad} of ${row.count} not up` : `${glyph} ${words}`);
     const load = row.limit ? row.in_flight / row.limit : null;
     const limit = row.limit ? ` of ${count(row.limit)}` : "";

@@ -1,7 +1,7 @@
 //! `forebay top`: feeds a router's live stream and keys to `forebay_top`, and frames to the
 //! terminal.
 
-use crate::cli::process::{finish, run_local};
+use crate::cli::process::{finish, run_local, warned};
 use crate::cli::router_client::{RouterArgs, SILENCE_MAX, cause};
 use crate::cli::router_stream::{RouterStream, silence_error};
 use clap::Args;
@@ -88,6 +88,9 @@ async fn once(stream: &RouterStream) -> Result<(), String> {
         !app.has_rates()
     });
     followed.await.map_err(|error| format!("{}: {error}", stream.url()))?;
+    if let Some(warning) = stream.warning() {
+        warned(warning);
+    }
     let written = io::stdout().lock().write_all(text(&app, TEXT_COLUMNS).as_bytes());
     written.map_err(|error| format!("cannot write the frame: {error}"))
 }

@@ -7,8 +7,9 @@ use crate::keys::finding::{Finding, Origins};
 use crate::keys::setting::Word;
 use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, ModelConfig};
+use crate::sections::worker::WorkerConfig;
 use crate::values::admin_address::AdminAddress;
-use crate::values::url::WorkerUrl;
+use crate::values::url::{WorkerUrl, shown_url};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Keys without effect where no queue is.
@@ -24,12 +25,16 @@ const OF_QUEUES: [&str; 7] = [
 /// Keys of queues of single ranks.
 const OF_ENDPOINT: [&str; 2] = ["queue.stale_after", "queue.hops_max"];
 
+/// Advice for a worker that is the router.
+const LOOP_HELP: &str = "write the address of the engine, or move one of the two ports";
+
 /// All findings on the configuration of a router.
 #[must_use]
 pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     let findings = check(config, origins);
     let mut check = Check { origins, findings };
-    check.loops(config);
+    check.loops(config, &config.workers);
+    check.named_loops(config);
     check.unused_queue_keys(config);
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
@@ -37,21 +42,37 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.findings
 }
 
+/// Findings on workers of a file: workers at an address of `router`.
+#[must_use]
+pub(crate) fn check_loops(
+    router: &Config,
+    workers: &[WorkerConfig],
+    origins: &Origins,
+) -> Vec<Finding> {
+    let mut check = Check { origins, findings: Vec::new() };
+    check.loops(router, workers);
+    check.findings
+}
+
 impl Check<'_> {
-    /// A worker at an address of the router itself. Other loops show only at run time.
-    fn loops(&mut self, config: &Config) {
-        let mut own = vec![("listen", config.listen)];
-        own.extend(config.listeners.iter().map(|listener| ("listener", listener.address)));
-        if let AdminAddress::Tcp(admin) = &config.admin {
-            own.push(("admin", *admin));
-        }
-        for (position, worker) in config.workers.iter().enumerate() {
-            let address = WorkerUrl::parse(&worker.url).ok().and_then(|url| literal(&url));
-            let Some(address) = address else { continue };
-            if let Some((key, _)) = own.iter().find(|(_, own)| leads_to(address, *own)) {
+    /// Workers at an address of the router itself. Other loops show only at run time.
+    fn loops(&mut self, router: &Config, workers: &[WorkerConfig]) {
+        let own = own_addresses(router);
+        for (position, worker) in workers.iter().enumerate() {
+            if let Some(key) = looping_key(&own, &worker.url) {
                 let what = format!("worker {} is `{key}` of this router", worker.url);
-                let help = "write the address of the engine, or move one of the two ports";
-                self.error(&format!("worker.{position}.url"), what, help);
+                self.error(&format!("worker.{position}.url"), what, LOOP_HELP);
+            }
+        }
+    }
+
+    /// A name of `discovery.dns` may be a literal address.
+    fn named_loops(&mut self, router: &Config) {
+        let own = own_addresses(router);
+        for url in &router.discovery.dns {
+            if let Some(key) = looping_key(&own, url) {
+                let what = format!("worker {} is `{key}` of this router", shown_url(url));
+                self.error("discovery.dns", what, LOOP_HELP);
             }
         }
     }
@@ -109,6 +130,23 @@ impl Check<'_> {
     }
 }
 
+/// Keys and addresses of the sockets that the router listens on.
+fn own_addresses(router: &Config) -> Vec<(&'static str, SocketAddr)> {
+    let mut own = vec![("listen", router.listen)];
+    own.extend(router.listeners.iter().map(|listener| ("listener", listener.address)));
+    if let AdminAddress::Tcp(admin) = &router.admin {
+        own.push(("admin", *admin));
+    }
+    own
+}
+
+/// Key of the own address that a URL leads to.
+fn looping_key(own: &[(&'static str, SocketAddr)], url: &str) -> Option<&'static str> {
+    let url = WorkerUrl::parse(url).ok()?;
+    let address = literal(&url)?;
+    own.iter().find(|(_, own)| leads_to(address, *own)).map(|(key, _)| *key)
+}
+
 /// Address of a URL with a host that needs no look-up.
 fn literal(url: &WorkerUrl) -> Option<SocketAddr> {
     let host = url.host.trim_start_matches('[').trim_end_matches(']');
@@ -158,6 +196,16 @@ mod tests {
             ("127.0.0.1:8000", "http://gpu1:8000", 0),
         ] {
             assert_eq!(found(listen, url), count, "{listen} {url}");
+        }
+    }
+
+    #[test]
+    fn a_literal_address_of_discovery_may_be_the_router() {
+        for (url, count) in [("http://localhost:8000", 1), ("http://localhost:8001", 0)] {
+            let listen = "listen = \"127.0.0.1:8000\"";
+            let found = findings(&format!("{listen}\n[discovery]\ndns = [\"{url}\"]\n"));
+            let is_loop = |found: &&String| found.contains("is `listen` of this router");
+            assert_eq!(found.iter().filter(is_loop).count(), count, "{url}: {found:?}");
         }
     }
 

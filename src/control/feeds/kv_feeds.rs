@@ -90,6 +90,8 @@ struct RunningFeed {
     plan: FeedPlan,
     state: SharedState,
     status: Rc<FeedStatus>,
+    /// Restarts of the engine that [`KvFeeds::take_restarted`] has returned.
+    restarts: u64,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -172,6 +174,15 @@ impl KvFeeds {
         }
     }
 
+    /// Ranks at which another process publishes since the last call.
+    pub(super) fn take_restarted(&mut self) -> Vec<RankIndex> {
+        let restarted = self.running.iter_mut().filter_map(|(rank, feed)| {
+            let now = feed.status.restarts();
+            (std::mem::replace(&mut feed.restarts, now) != now).then_some(*rank)
+        });
+        restarted.collect()
+    }
+
     /// Removes the blocks of a worker with caches that an order of the router emptied.
     pub(super) fn empty(&self, worker: &str) {
         let of_worker = self.running.values().filter(|feed| &*feed.plan.worker == worker);
@@ -250,7 +261,7 @@ impl KvFeeds {
             }
             feed.run(stopped).await;
         });
-        RunningFeed { plan, state, status, stop, task }
+        RunningFeed { plan, state, status, restarts: 0, stop, task }
     }
 }
 

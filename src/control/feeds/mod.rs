@@ -20,7 +20,7 @@ use self::snapshots::{SnapshotSetup, Snapshots};
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
 use super::fleet::{Fleet, GivenNumbers};
 use forebay_admin::{EngineCall, EngineCallRefusal, EngineCallResult, FeedsView, SnapshotFigures};
-use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::LoadReport;
 use forebay_config::Config;
 use forebay_discovery::{LoadTasks, WorkerClients};
@@ -65,6 +65,8 @@ pub(super) struct FeedOutcome {
     pub(super) order_results: Vec<OrderResult>,
     /// Workers to probe now: they have loaded an adapter that their last description lacks.
     pub(super) doubted: Vec<WorkerIndex>,
+    /// Workers at which another process answers, by their KV events or their figures.
+    pub(super) restarted: Vec<WorkerIndex>,
     /// Workers with caches that a call of the admin API emptied.
     pub(super) emptied: Vec<WorkerIndex>,
 }
@@ -107,7 +109,10 @@ impl Feeds {
         let doubted = self.adapters.tick(env, fleet, published, &self.engines, now);
         self.snapshots.tick(self.kv.counters(), || self.kv.copyable());
         let emptied = self.engines.take_emptied();
-        FeedOutcome { order_results: self.engines.take_results(), doubted, emptied }
+        let worker = |rank: RankIndex| published.rank(rank).map(|(shown, _)| shown.worker);
+        let mut restarted = self.reporter.take_restarted();
+        restarted.extend(self.kv.take_restarted().into_iter().filter_map(worker));
+        FeedOutcome { order_results: self.engines.take_results(), doubted, restarted, emptied }
     }
 
     /// Starts, replaces and ends KV-event feeds and load reports as the fleet plans.

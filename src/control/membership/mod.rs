@@ -30,19 +30,23 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_board::RankLoad;
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::KeySeed;
 use forebay_kv_events::FeedNotice;
 use forebay_load::LoadReporter;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tracing::{error, warn};
+use tracing::{error, info, warn};
+
+/// An engine takes longer to start.
+const RESTARTS_APART_MIN: Duration = Duration::from_secs(10);
 
 /// Keys that probes depend on.
 const OF_PROBES: [&str; 8] = [
@@ -66,6 +70,8 @@ pub(super) struct Membership {
     orders_file: Option<WorkersState>,
     models: ModelMemory,
     start_wait: StartWait,
+    /// When a worker's failures were last forgotten by a sign of a restart.
+    restarted_at: BTreeMap<WorkerIndex, NanosSinceStart>,
 }
 
 impl Membership {
@@ -91,6 +97,7 @@ impl Membership {
             connectors,
             orders_file: None,
             models: ModelMemory::default(),
+            restarted_at: BTreeMap::new(),
             start_wait: StartWait::new(
                 all.filter_map(WorkerIndex::try_from_index),
                 env.clock.now(),
@@ -270,10 +277,40 @@ impl Membership {
         self.orders_file.as_ref().map(WorkersState::ended).unwrap_or_default()
     }
 
+    /// Forgets failures of workers with a sign of a restart, and describes them again. Behind an
+    /// address of several processes the signs alternate: each worker has a pause.
+    pub(super) fn take_restarted(
+        &mut self,
+        env: &Environment,
+        workers: &[WorkerIndex],
+        now: NanosSinceStart,
+    ) {
+        for &worker in workers {
+            let last = self.restarted_at.get(&worker);
+            if last.is_none_or(|last| now >= last.plus(RESTARTS_APART_MIN)) {
+                self.restarted_at.insert(worker, now);
+                self.forget_failures(env, worker);
+                self.probes.doubt(worker);
+            }
+        }
+    }
+
     /// The process that answers from now on did not cause the failures so far.
     fn forget_failures(&self, env: &Environment, worker: WorkerIndex) {
-        let ranks = self.fleet.rank_indices(worker);
-        ranks.filter_map(|rank| env.board.rank(rank)).for_each(RankLoad::forget_failures);
+        let ranks = self.fleet.rank_indices(worker).filter_map(|rank| env.board.rank(rank));
+        let mut held = 0_usize;
+        for rank in ranks {
+            held += usize::from(rank.held().is_some());
+            rank.forget_failures();
+        }
+        if held > 0 {
+            let worker = self.fleet.name(worker).unwrap_or_default();
+            info!(
+                worker = &*worker,
+                ranks = held,
+                "another process answers: its failures are forgotten"
+            );
+        }
     }
 
     /// Begins or ends the slow start of a worker that enters the state. A worker that was down, or

@@ -5,8 +5,7 @@
 use super::super::fleet::PlaceError;
 use forebay_base::limits::SRV_TTL_MAX;
 use forebay_config::{
-    Config, DiscoveryConfig, Finding, Severity, UpstreamTlsConfig, WorkerConfig, WorkerUrl,
-    read_worker_file,
+    Config, DiscoveryConfig, Finding, Severity, WorkerConfig, WorkerUrl, read_worker_file,
 };
 use forebay_discovery::{NamedWorkers, workers_of_name};
 use std::cell::RefCell;
@@ -14,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -78,10 +78,10 @@ impl WorkerLists {
         self.faulty = FaultySources::default();
         self.awaited.clear();
         let Some(listed) = self.listed.clone() else { return Vec::new() };
-        let Config { discovery, upstream_tls, .. } = config;
+        let discovery = &config.discovery;
         let every = discovery.interval;
         if let Some(path) = &discovery.file {
-            let file = WorkersFile { path: path.clone(), upstream_tls: upstream_tls.clone() };
+            let file = WorkersFile { path: path.clone(), router: Arc::new(config.clone()) };
             let complaint = Complaint::of(&self.faulty);
             self.reading.spawn_local(follow_file(file, every, listed.clone(), complaint));
         }
@@ -213,11 +213,11 @@ fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
     file.chain(config.dns.iter().cloned())
 }
 
-/// A file of workers, and the TLS files of its workers.
+/// A file of workers, and the configuration of their router.
 #[derive(Clone)]
 struct WorkersFile {
     path: PathBuf,
-    upstream_tls: UpstreamTlsConfig,
+    router: Arc<Config>,
 }
 
 async fn follow_file(
@@ -247,7 +247,7 @@ async fn follow_file(
 
 impl WorkersFile {
     fn read(&self) -> Result<Vec<WorkerConfig>, String> {
-        let usable = read_worker_file(&self.path, &self.upstream_tls).usable();
+        let usable = read_worker_file(&self.path, &self.router).usable();
         let errors = |findings: Vec<Finding>| {
             let is_error = |finding: &&Finding| finding.severity == Severity::Error;
             let errors = findings.iter().filter(is_error).take(ERRORS_LOGGED_MAX);

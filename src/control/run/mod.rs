@@ -172,6 +172,7 @@ impl Control {
     fn tick_feeds(&mut self, now: NanosSinceStart) {
         let fleet = self.membership.fleet();
         let outcome = self.feeds.tick(&self.env, fleet, self.publication.fleet(), now);
+        self.membership.take_restarted(&self.env, &outcome.restarted, now);
         outcome.doubted.into_iter().for_each(|worker| self.membership.doubt(worker));
         let change = self.membership.take_order_results(outcome.order_results);
         self.apply(change);

@@ -222,6 +222,9 @@ impl<P: KvPort> Feed<P> {
             return;
         };
         self.status.reset(held);
+        if reason == ResetReason::Restart {
+            self.status.restarted();
+        }
         self.counters.missed(taken.missed);
         let text = match reason {
             ResetReason::Gap => {

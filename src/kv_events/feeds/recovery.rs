@@ -182,6 +182,7 @@ impl<P: KvPort> Feed<P> {
                         dp_rank = self.dp_rank.0,
                         "the engine was restarted: what was known of it is forgotten"
                     );
+                    self.status.restarted();
                     self.begin_again(ResetReason::Restart).await;
                 }
                 ReplayEnd::Hole if fruitless < FRUITLESS_MAX => {}

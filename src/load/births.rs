@@ -1,0 +1,89 @@
+//! Restarts of engines that their figures show, also between two health checks. A process that
+//! reports its start is another process when the start is later. Of other processes the counters
+//! show a restart: a counter never goes back.
+
+use forebay_base::WorkerIndex;
+use forebay_board::TokenProgress;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Latest start of each worker's process, in milliseconds since 1970.
+#[derive(Debug, Default)]
+pub(super) struct ProcessBirths {
+    started_ms: BTreeMap<WorkerIndex, u64>,
+    restarted: BTreeSet<WorkerIndex>,
+}
+
+impl ProcessBirths {
+    /// Takes the start that an answer of the worker reports. Behind an address of several processes
+    /// the start changes with each answer: an earlier start is no restart.
+    pub(super) fn take_start(&mut self, worker: WorkerIndex, started_ms: Option<u64>) {
+        let Some(started_ms) = started_ms else { return };
+        match self.started_ms.insert(worker, started_ms) {
+            Some(before) if before < started_ms => {
+                self.restarted.insert(worker);
+            }
+            Some(before) => {
+                self.started_ms.insert(worker, before);
+            }
+            None => {}
+        }
+    }
+
+    /// Compares the counters of a rank with the last reading.
+    pub(super) fn take_counts(
+        &mut self,
+        worker: WorkerIndex,
+        before: TokenProgress,
+        now: TokenProgress,
+    ) {
+        let counts = |progress: TokenProgress| {
+            let TokenProgress { all, generated, first_tokens, .. } = progress;
+            [all, generated, first_tokens]
+        };
+        let mut pairs = counts(before).into_iter().zip(counts(now));
+        let is_back = pairs.any(|(before, now)| before.zip(now).is_some_and(|(b, n)| n < b));
+        if is_back && !self.started_ms.contains_key(&worker) {
+            self.restarted.insert(worker);
+        }
+    }
+
+    /// Workers that have restarted since the last call.
+    pub(super) fn take_restarted(&mut self) -> Vec<WorkerIndex> {
+        std::mem::take(&mut self.restarted).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKER: WorkerIndex = WorkerIndex(3);
+
+    fn counting(all: u64) -> TokenProgress {
+        TokenProgress { all: Some(all), ..TokenProgress::default() }
+    }
+
+    #[test]
+    fn a_later_start_is_a_restart_and_an_earlier_one_another_process_of_the_address() {
+        let mut births = ProcessBirths::default();
+        let restarts = [None, Some(50), Some(50), Some(60), Some(50), Some(60), None, Some(61)]
+            .map(|started| {
+                births.take_start(WORKER, started);
+                births.take_restarted().len()
+            });
+        assert_eq!(restarts, [0, 0, 0, 1, 0, 0, 0, 1]);
+        births.take_counts(WORKER, counting(9), counting(0));
+        assert!(births.take_restarted().is_empty(), "the start is more exact");
+    }
+
+    #[test]
+    fn without_a_start_the_counters_show_a_restart() {
+        let mut births = ProcessBirths::default();
+        for (before, now, restarts) in [(0, 0, 0), (7, 9, 0), (9, 9, 0), (9, 0, 1), (9, 8, 1)] {
+            births.take_counts(WORKER, counting(before), counting(now));
+            assert_eq!(births.take_restarted().len(), restarts, "{before} {now}");
+        }
+        births.take_counts(WORKER, counting(9), TokenProgress::default());
+        assert!(births.take_restarted().is_empty(), "no count is no restart");
+    }
+}
