@@ -12,7 +12,7 @@
 mod access;
 mod calls;
 mod metrics;
-mod client_door;
+mod client_port;
 mod explanation;
 mod live;
 mod notes;
@@ -34,7 +34,7 @@ pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows, openers, pool_name};
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
-pub use client_door::{ClientCallers, ClientPortDoor, client_door};
+pub use client_port::{ClientCallers, ClientPortConnector, client_port};
 pub use explanation::explain::ExplainRequest;
 pub use explanation::explain_thread::{ExplainFacts, ExplainReplySender, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};

@@ -183,10 +183,10 @@ impl Explainer {
         sources: &ExplainSources<'_>,
     ) -> Result<RenderMethod, NoMatch> {
         let request = &self.request;
-        let place = RenderThread::Offload;
+        let thread = RenderThread::Offload;
         let index = sources.index;
         let fleet = sources.fleet;
-        let ask = MatchRequest { index, fleet, model, request, body, place };
+        let ask = MatchRequest { index, fleet, model, request, body, thread };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);
@@ -346,7 +346,7 @@ impl Explainer {
         let sources = case.sources;
         let (rank, worker) = sources.fleet.rank(index)?;
         let load = sources.board.rank(index)?;
-        let held = self.matched.told(index, rank.tiers);
+        let held = self.matched.by_events(index, rank.tiers);
         let reported = held.device;
         // In a pair, a rank that only prefills is shown with its cost as the prefill leg. A rank of
         // both roles is shown with its cost as the whole request.

@@ -22,7 +22,7 @@ use forebay_board::account::{
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{
-    BatchOutcome, BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
+    BatchOutcome, BatchResult, DropReason, EventKind, FeedCounters, ReplayResult, ResetReason, Tier,
 };
 use forebay_prompt::parse::{Endpoint, Reason};
 use forebay_zmq::LossReason;
@@ -439,7 +439,7 @@ fn snapshots(figures: &SnapshotFigures, sources: &ScrapeSources<'_>, text: &mut 
     let restored = sources.feeds.counters.restored_count();
     text.open(&catalogue::SNAPSHOT_RESTORED_BLOCKS).sample(&[], restored);
     let mut family = text.open(&catalogue::SNAPSHOT_DROPPED_BLOCKS);
-    for (reason, label) in Dropped::ALL {
+    for (reason, label) in DropReason::ALL {
         family.sample(&[("reason", label)], sources.feeds.counters.dropped_count(reason));
     }
 }
