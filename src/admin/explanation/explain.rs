@@ -24,8 +24,8 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, 
 use forebay_prompt::render::{RenderMethod, RenderThread, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
-    PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
-    RouteRequest, RouteRules, is_anchor, lease_cost, model, most_held, output_tokens, pick,
+    PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankCost, RankSearch, RoundRobin,
+    Route, RouteRequest, RouteRules, is_anchor, lease_cost, model, most_held, output_tokens, pick,
     served_as,
 };
 use serde_json::{Value, json};
@@ -454,13 +454,11 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
         request.ranks.iter().filter(|&&rank| key(rank) == key(picked)).count() > 1
     };
     match policy {
-        Policy::Kv if request.session.is_some() => false,
-        Policy::Kv => ties(&|rank| request.cost(rank).0),
-        Policy::LeastLoaded => ties(&|rank| request.load_only(rank).0),
         // The distances of a session decide.
-        Policy::Session if request.session.is_some() => false,
+        Policy::Kv | Policy::Session if request.session.is_some() => false,
         Policy::Session => ties(&|rank| request.load_only(rank).0),
-        Policy::PowerOfTwo | Policy::RoundRobin | Policy::Random => request.ranks.len() > 1,
+        _ if policy.compares_all() => ties(&|rank| request.weight(policy, rank, RankCost::MAX).0),
+        _ => request.ranks.len() > 1,
     }
 }
 
