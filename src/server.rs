@@ -19,7 +19,7 @@ use forebay_index;
 use forebay_index::KeySeed;
 use forebay_keys::KeyRing;
 use forebay_kv_events::FeedTimers;
-use forebay_mailbox::{ClientDoor, wire};
+use forebay_mailbox::{AdminConnector, wire};
 use forebay_snapshot::SnapshotFile;
 use std::fs::File;
 use std::io;
@@ -361,8 +361,8 @@ fn launch(
     let (end, ends) = wire(wakes);
     let bells = end.shards.iter().map(|port| Arc::clone(&port.bell)).collect();
     let board = Arc::new(LoadBoard::with_bells(bells));
-    let (door, callers) = config.admin_on_client_port.then(forebay_admin::client_door).unzip();
-    let door = door.map(|door| Arc::new(door) as Arc<dyn ClientDoor>);
+    let (connector, callers) = config.admin_on_client_port.then(forebay_admin::client_port).unzip();
+    let connector = connector.map(|connector| Arc::new(connector) as Arc<dyn AdminConnector>);
     let mut shards = Vec::new();
     let parts = ends.into_iter().zip(listeners).zip(sources).zip(slices).zip(config.cores.clone());
     for ((((end, listeners), wake), slice), core) in parts {
@@ -374,7 +374,7 @@ fn launch(
                 driver,
                 listeners,
                 addresses: Arc::clone(&addresses),
-                door: door.clone(),
+                connector: connector.clone(),
                 wake,
             },
             board: Arc::clone(&board),

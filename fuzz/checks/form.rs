@@ -126,5 +126,8 @@ fn renamed(data: &[u8], mut request: ApiRequest) {
     request.write_model(&mut body, 0);
     assert_eq!(scan_form(&body, FORM, Endpoint::Other, &mut found), Ok(()));
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
-    assert_eq!((&found.texts, found.media_bytes), (&request.texts, request.media_bytes));
+    assert_eq!(
+        (&found.text_members, found.media_bytes),
+        (&request.text_members, request.media_bytes)
+    );
 }

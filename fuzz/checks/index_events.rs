@@ -9,7 +9,7 @@ use forebay_base::RankIndex;
 use forebay_index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay_kv_decode::{Attention, BlockImages, Medium, Removed, Stored};
+use forebay_kv_decode::{Attention, BlockRemoved, BlockStored, ExtraKeys, Medium};
 use forebay_kv_events::{BatchOutcome, BlockText, Naming, RankBlocks, SliceOps};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -167,19 +167,15 @@ impl Fleet {
         };
         let hashes: Vec<u64> = nodes[1..].iter().map(|node| hash(*node, name)).collect();
         let token_ids: Vec<u32> = blocks.iter().map(|block| number(*block)).collect();
-        let event = Stored {
+        let event = BlockStored {
             hashes: &hashes,
             parent: known.map(|name| hash(parent, name)),
             token_ids: &token_ids,
             block_size_tokens: 1,
             medium: Medium::Device,
-            lora_name: "",
-            cache_salt: "",
-            opaque_from: None,
-            images: BlockImages::default(),
+            extra_keys: ExtraKeys::default(),
             group: None,
             attention: Attention::Whole,
-            remote: false,
         };
         let feed =
             feeds.entry(rank).or_insert_with(|| RankBlocks::new(naming(&self.writers), usize::MAX));
@@ -202,7 +198,7 @@ impl Fleet {
             return nodes.iter().for_each(|node| self.apply(rank, *node, false));
         };
         let hashes: Vec<u64> = nodes.iter().map(|node| hash(*node, name)).collect();
-        let event = Removed { hashes: &hashes, medium: Medium::Device, group: None, remote: false };
+        let event = BlockRemoved { hashes: &hashes, medium: Medium::Device, group: None };
         if let Some(feed) = feeds.get_mut(&rank) {
             assert_eq!(feed.removed(&event, &mut self.ops), BatchOutcome::Applied);
         }

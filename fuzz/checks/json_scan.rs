@@ -82,7 +82,7 @@ fn renamed(data: &[u8], endpoint: Endpoint, mut request: ApiRequest) {
     assert_eq!(scan(&body, endpoint, &mut found), Ok(()));
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
     assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
-    assert_eq!(found.texts, request.texts);
+    assert_eq!(found.text_members, request.text_members);
 }
 
 /// Names of images are all that is new in the body, and all places are those that a scan of it
@@ -95,7 +95,7 @@ fn named(data: &[u8], mut request: ApiRequest) {
     assert_eq!(scan(&body, Endpoint::ChatCompletions, &mut found), Ok(()));
     assert_eq!((&found.model, &found.model_span), (&request.model, &request.model_span));
     assert_eq!((&found.prompt, &found.messages), (&request.prompt, &request.messages));
-    assert_eq!(found.texts, request.texts);
+    assert_eq!(found.text_members, request.text_members);
     let mut old = data;
     let mut new = &body[..];
     while let Some((byte, rest)) = new.split_first() {

@@ -45,7 +45,7 @@ fn decode(decoder: &mut Decoder, payload: &[u8]) -> (Vec<String>, bool) {
 /// What it says, wherever in the payload it says so.
 fn in_words(event: &KvEvent<'_>) -> String {
     let KvEvent::Stored(mut stored) = *event else { return format!("{event:?}") };
-    let mut images = std::mem::take(&mut stored.images);
+    let mut images = std::mem::take(&mut stored.extra_keys.images);
     let images: Vec<Vec<(&str, i32)>> =
         stored.hashes.iter().map(|_| images.next_block().collect()).collect();
     format!("{stored:?} with {images:?}")

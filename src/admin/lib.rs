@@ -1,7 +1,7 @@
 //! The admin API: metrics, the fleet as JSON, explanations, and operator calls.
 //!
 //! [`port`] owns the connections, [`access`] authorizes callers, [`routes`] lists the calls. Each
-//! call is a [`question`] to the control plane's loop, which owns the answers. [`metrics::scrape`],
+//! call is a [`question`] to the control plane's loop, which owns the answers. [`metrics::render`],
 //! [`calls::workers`] and [`calls::windows`] write them from data that the loop lends
 //! ([`sources`]); [`explanation::explain_thread`] has a thread of its own. [`calls::engines`]
 //! forwards calls to engines. [`live`] streams the same facts to the page that [`page`] serves.
@@ -12,7 +12,7 @@
 mod access;
 mod calls;
 mod metrics;
-mod client_door;
+mod client_port;
 mod explanation;
 mod live;
 mod notes;
@@ -34,12 +34,12 @@ pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows, openers, pool_name};
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
-pub use client_door::{ClientCallers, ClientPortDoor, client_door};
+pub use client_port::{ClientCallers, ClientPortConnector, client_port};
 pub use explanation::explain::ExplainRequest;
 pub use explanation::explain_thread::{ExplainFacts, ExplainReplySender, ExplainThread};
 pub use live::{LiveFeed, LiveSources, LiveViewer};
 pub use metrics::catalogue::all_metrics;
-pub use metrics::scrape::render as render_metrics;
+pub use metrics::render::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};

@@ -4,7 +4,7 @@
 //! running call; among equals the connection that has been silent longest.
 
 use super::access::{Access, CallerOrigin};
-use super::client_door::{ClientCaller, ClientCallers, ClientGate};
+use super::client_port::{ClientCaller, ClientCallers, ClientGate};
 use super::socket::{AdminSocket, SocketFile};
 use axum::body::to_bytes;
 use axum::http::StatusCode;
@@ -227,7 +227,7 @@ async fn serve_port(listener: AdminListener, router: Router) {
     }
 }
 
-/// Serves calls by the client port. The door bounds their number.
+/// Serves calls by the client port. The connector bounds their number.
 async fn serve_clients(by_clients: Option<(ClientCallers, Arc<Access>)>, router: Router) {
     let Some((mut callers, access)) = by_clients else { return };
     let gate = Rc::new(ClientGate::new(access));
@@ -362,15 +362,15 @@ mod tests {
 
     #[test]
     fn what_runs_goes_last_and_what_never_called_goes_first() {
-        let [silent, newcomer, idle, stalled, viewer] =
+        let [silent, new_request, idle, stalled, viewer] =
             ["a", "b", "c", "d", "e"].map(|name| Calls::none(CallerOrigin::here(name.into())));
         drop(idle.begin());
         let _running = (viewer.begin(), stalled.begin());
         let start = silent.moved_at();
-        for (calls, seconds) in [(&newcomer, 9), (&idle, 1), (&stalled, 2), (&viewer, 8)] {
+        for (calls, seconds) in [(&new_request, 9), (&idle, 1), (&stalled, 2), (&viewer, 8)] {
             calls.0.moved_at.set(start + Duration::from_secs(seconds));
         }
-        let ranks = [&silent, &newcomer, &idle, &stalled, &viewer].map(Calls::rank);
+        let ranks = [&silent, &new_request, &idle, &stalled, &viewer].map(Calls::rank);
         assert!(ranks.is_sorted(), "{ranks:?}");
     }
 }

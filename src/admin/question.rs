@@ -14,7 +14,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::Refusal;
-use forebay_replicas::{MessageStream, ReplicaId, SubscribeRefused};
+use forebay_replicas::{MessageStream, ReplicaId, SubscribeError};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -48,7 +48,7 @@ pub enum Question {
     /// Other replicas; `None` without replicas.
     Replicas(oneshot::Sender<Option<Value>>),
     /// Messages to other replicas, for the replica that asks.
-    ReplicaMessages(Option<ReplicaId>, oneshot::Sender<Result<MessageStream, SubscribeRefused>>),
+    ReplicaMessages(Option<ReplicaId>, oneshot::Sender<Result<MessageStream, SubscribeError>>),
     Windows(oneshot::Sender<Value>),
     /// Opens or closes rejection windows; the windows after that.
     SetWindow(WindowRequest, oneshot::Sender<Result<Value, UnknownModel>>),

@@ -6,7 +6,7 @@ use super::calls::drop_in;
 use super::calls::engines;
 use super::calls::flow;
 use super::calls::replicas;
-use super::client_door::ClientCallers;
+use super::client_port::ClientCallers;
 use super::explanation::explain::ExplainRequest;
 use super::page;
 use super::port::{self, AdminListener};

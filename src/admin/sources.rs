@@ -142,6 +142,13 @@ pub struct WorkerSources<'a> {
     pub load_source: &'a dyn Fn(WorkerIndex) -> Option<ReportSource>,
 }
 
+impl ScrapeSources<'_> {
+    /// The last successful snapshot.
+    pub(crate) fn last_snapshot(&self) -> Option<SavedSnapshot> {
+        self.snapshots.as_ref()?.last
+    }
+}
+
 impl FeedsView<'_> {
     /// Status of the rank's feed; `None` without a feed.
     pub(crate) fn status(&self, rank: RankIndex) -> Option<&FeedStatus> {

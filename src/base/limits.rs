@@ -328,7 +328,7 @@ pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// A connection of the admin API ends this long after its last call began.
 pub const ADMIN_IDLE_MAX: Duration = Duration::from_secs(60);
 /// Admin API calls under way on the clients' port. A further call gets a 429.
-pub const CLIENT_DOOR_CALLS_MAX: usize = 16;
+pub const CLIENT_PORT_CALLS_MAX: usize = 16;
 /// Browsers that have the live page open. A further browser gets a 503.
 pub const LIVE_VIEWERS_MAX: usize = 16;
 /// Seconds of figures that a new viewer of the live page gets at once. Older figures are dropped.

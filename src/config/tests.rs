@@ -1,6 +1,6 @@
 //! The configuration as people meet it: files in, findings out.
 
-use super::keys::setting::Setting;
+use super::keys::setting::{Setting, Word};
 use super::keys::table::KeyTable;
 use super::*;
 use proptest::prelude::*;
@@ -11,6 +11,12 @@ use std::time::Duration;
 fn findings(text: &str) -> Vec<String> {
     let loaded = load(Some(ConfigText { name: "forebay.toml", text }), &Flags::default());
     loaded.findings.iter().map(ToString::to_string).collect()
+}
+
+/// Every policy, as messages list them.
+fn policies() -> String {
+    let words: Vec<&str> = Policy::WORDS.iter().map(|(word, ..)| *word).collect();
+    words.join(", ")
 }
 
 const WORKER: &str = "[[worker]]\nurl = \"http://127.0.0.1:8000\"\n";
@@ -434,12 +440,15 @@ fn reports_everything_at_once_with_line_and_column() {
     let text = "lisen = \"127.0.0.1:1\"\npolicy = \"kvv\"\nhead_bytes_max = \"1KiB\"\n\
                 nats = \"nats://x\"\n\n[timeouts]\nhead = 10\n  conect = \"1s\"\n\n\
                 [[worker]]\nurl = \"ftp://a\"\nnmae = \"a\"\n";
+    let policies = policies();
+    let policy = format!(
+        "forebay.toml:2:10: error: `policy`: \"kvv\" is not one of {policies}; did you mean kv?"
+    );
     assert_eq!(
         findings(text),
         [
             "forebay.toml:1:1: error: unknown key `lisen`. help: did you mean `listen`?",
-            "forebay.toml:2:10: error: `policy`: \"kvv\" is not one of kv, least_loaded, power_of_two, \
-             round_robin, random, session; did you mean kv?",
+            &*policy,
             "forebay.toml:3:1: error: unknown key `head_bytes_max`. help: did you mean \
              `limits.head_bytes_max`?",
             "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
@@ -765,11 +774,11 @@ fn faults_of_flags_are_findings_too() {
         ..Flags::default()
     };
     let found: Vec<String> = load(None, &flags).findings.iter().map(ToString::to_string).collect();
+    let policy = format!("--policy sesame: error: \"sesame\" is not one of {}", policies());
     assert_eq!(
         found,
         [
-            "--policy sesame: error: \"sesame\" is not one of kv, least_loaded, power_of_two, \
-             round_robin, random, session",
+            &*policy,
             "--queue-mode heap: error: \"heap\" is not one of pool, endpoint, off",
             "--rank-concurrency-max many: error: \"many\" is not a whole number",
             "--kv-events tcp://b:1: error: --kv-events tcp://b:1 has no --worker to belong to. help: give \

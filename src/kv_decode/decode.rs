@@ -5,7 +5,7 @@
 //! malformed event are decoded. Allocates no more than the payload can fill; never panics, never
 //! recurses.
 
-use super::event::{Attention, KvEvent, Removed, Stored};
+use super::event::{Attention, BlockRemoved, BlockStored, ExtraKeys, KvEvent};
 use super::fields::{
     EventFields, array, hash, keyed, optional, positional, read_extra_keys, small,
 };
@@ -286,27 +286,25 @@ impl DecodeScratch {
     /// The blocks that were read last, as an event.
     fn part<'s, 'p: 's>(&'s self, pending: &PendingEvent<'p>) -> KvEvent<'s> {
         let PendingEvent { fields, taken_count, .. } = pending;
+        let medium = if fields.remote { fields.medium.in_other_process() } else { fields.medium };
         if !pending.is_store {
-            return KvEvent::Removed(Removed {
-                hashes: &self.hashes,
-                medium: fields.medium,
-                group: fields.group,
-                remote: fields.remote,
-            });
+            let group = fields.group;
+            return KvEvent::Removed(BlockRemoved { hashes: &self.hashes, medium, group });
         }
-        KvEvent::Stored(Stored {
+        KvEvent::Stored(BlockStored {
             hashes: &self.hashes,
             parent: fields.parent,
             token_ids: &self.token_ids,
             block_size_tokens: fields.block_size_tokens,
-            medium: fields.medium,
-            lora_name: fields.lora_name,
-            cache_salt: fields.cache_salt,
-            opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
-            images: fields.images,
+            medium,
+            extra_keys: ExtraKeys {
+                lora_name: fields.lora_name,
+                cache_salt: fields.cache_salt,
+                opaque_from: fields.opaque_from.map(|from| from.saturating_sub(*taken_count)),
+                images: fields.images,
+            },
             group: fields.group,
             attention: Attention::from_word(fields.kind, fields.window_tokens),
-            remote: fields.remote,
         })
     }
 

@@ -5,8 +5,8 @@ use super::images::BlockImages;
 /// An event of a batch; borrows the payload and the decoder's scratch space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvEvent<'a> {
-    Stored(Stored<'a>),
-    Removed(Removed<'a>),
+    Stored(BlockStored<'a>),
+    Removed(BlockRemoved<'a>),
     /// `AllBlocksCleared`: every medium and every group of the rank. Also an event of an unknown
     /// type that clears blocks.
     Cleared,
@@ -28,9 +28,9 @@ impl KvEvent<'_> {
     }
 }
 
-/// Blocks that the engine now holds, in prefix order.
+/// Blocks that the engine now holds, in prefix order: vLLM's and SGLang's event of this name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stored<'a> {
+pub struct BlockStored<'a> {
     /// The engine's ids of the blocks: raw 64 bits, whatever their sign on the wire.
     pub hashes: &'a [u64],
     /// Id of the block before the first; `None` at the start of a sequence.
@@ -40,6 +40,15 @@ pub struct Stored<'a> {
     /// Tokens per block of this event.
     pub block_size_tokens: u32,
     pub medium: Medium,
+    pub extra_keys: ExtraKeys<'a>,
+    /// KV-cache group of a hybrid model (vLLM 0.20).
+    pub group: Option<u32>,
+    pub attention: Attention,
+}
+
+/// Input of blocks besides tokens: what vLLM hashes as extra keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExtraKeys<'a> {
     /// LoRA adapter, empty without an adapter.
     pub lora_name: &'a str,
     /// Cache salt, empty without a salt.
@@ -49,26 +58,19 @@ pub struct Stored<'a> {
     pub opaque_from: Option<usize>,
     /// The images in each block, by name.
     pub images: BlockImages<'a>,
-    /// KV-cache group of a hybrid model (vLLM 0.20).
-    pub group: Option<u32>,
-    pub attention: Attention,
-    /// The blocks are in another process than the publisher (vLLM 0.26, `locality` REMOTE).
-    pub remote: bool,
 }
 
-/// Blocks that the engine no longer holds.
+/// Blocks that the engine no longer holds: vLLM's and SGLang's event of this name.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Removed<'a> {
-    /// The engine's ids of the blocks, as in [`Stored::hashes`].
+pub struct BlockRemoved<'a> {
+    /// The engine's ids of the blocks, as in [`BlockStored::hashes`].
     pub hashes: &'a [u64],
     pub medium: Medium,
-    /// KV-cache group, as in [`Stored::group`].
+    /// KV-cache group, as in [`BlockStored::group`].
     pub group: Option<u32>,
-    /// The blocks were in another process, as in [`Stored::remote`].
-    pub remote: bool,
 }
 
-impl Stored<'_> {
+impl ExtraKeys<'_> {
     /// True if the block at that position depends on input that is not text.
     #[must_use]
     pub fn is_opaque(&self, position: usize) -> bool {
@@ -134,6 +136,16 @@ impl Medium {
             Some("STORAGE" | "FS" | "OBJ" | "DISK") => Self::Disk,
             Some("EXTERNAL" | "cpu") => Self::Shared,
             Some(_) => Self::Unknown,
+        }
+    }
+
+    /// Medium of blocks in another process than the publisher (vLLM 0.26, `locality` REMOTE). Any
+    /// lower tier is then a store that several engines share.
+    #[must_use]
+    pub const fn in_other_process(self) -> Self {
+        match self {
+            Self::Host | Self::Disk | Self::Shared => Self::Shared,
+            Self::Device | Self::Unknown => Self::Unknown,
         }
     }
 }

@@ -145,9 +145,9 @@ mod tests {
         let mut opaque = None;
         while let Some(part) = decoder.next(&mut batch, blocks_max).unwrap() {
             let KvEvent::Stored(stored) = part.event else { panic!("{part:?}") };
-            let mut images = stored.images;
+            let mut images = stored.extra_keys.images;
             for position in 0..stored.hashes.len() {
-                if stored.is_opaque(position) {
+                if stored.extra_keys.is_opaque(position) {
                     opaque.get_or_insert(all.len());
                 }
                 let of_block = images.next_block();

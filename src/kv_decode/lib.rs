@@ -10,6 +10,6 @@ mod images;
 pub mod msgpack;
 
 pub use decode::{Batch, BatchHead, Decoder, EventPart};
-pub use event::{Attention, KvEvent, Medium, Removed, Stored};
+pub use event::{Attention, BlockRemoved, BlockStored, ExtraKeys, KvEvent, Medium};
 pub use images::{BlockImages, ImagesOfBlock};
 pub use msgpack::MsgpackError;

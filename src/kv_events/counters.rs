@@ -74,7 +74,7 @@ impl ResetReason {
 
 /// Why blocks of a snapshot were dropped, the metrics label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
+pub enum DropReason {
     /// The engine published more batches since the snapshot than it can replay.
     Gap,
     /// The engine is another process.
@@ -102,7 +102,7 @@ pub enum Dropped {
     Odd,
 }
 
-impl Dropped {
+impl DropReason {
     pub const ALL: [(Self, &'static str); 12] = [
         (Self::Gap, "gap"),
         (Self::Restart, "restart"),
@@ -119,7 +119,7 @@ impl Dropped {
     ];
 }
 
-impl From<ResetReason> for Dropped {
+impl From<ResetReason> for DropReason {
     fn from(reason: ResetReason) -> Self {
         match reason {
             ResetReason::Gap => Self::Gap,
@@ -169,7 +169,7 @@ pub struct FeedCounters {
     orphan_outcomes: Cell<OrphanOutcomes>,
     expired: [Cell<u64>; TIERS],
     restored: Cell<u64>,
-    dropped: [Cell<u64>; Dropped::ALL.len()],
+    dropped: [Cell<u64>; DropReason::ALL.len()],
 }
 
 impl FeedCounters {
@@ -271,7 +271,7 @@ impl FeedCounters {
     }
 
     /// Counts blocks of a snapshot that were dropped.
-    pub fn dropped(&self, reason: Dropped, blocks: u64) {
+    pub fn dropped(&self, reason: DropReason, blocks: u64) {
         if let Some(cell) = self.dropped.get(reason as usize) {
             cell.set(cell.get().saturating_add(blocks));
         }
@@ -284,7 +284,7 @@ impl FeedCounters {
     }
 
     #[must_use]
-    pub fn dropped_count(&self, reason: Dropped) -> u64 {
+    pub fn dropped_count(&self, reason: DropReason) -> u64 {
         self.dropped.get(reason as usize).map_or(0, Cell::get)
     }
 
@@ -366,7 +366,7 @@ mod tests {
         for (index, (reason, _)) in LossReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
-        for (index, (reason, _)) in Dropped::ALL.iter().enumerate() {
+        for (index, (reason, _)) in DropReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, index);
         }
         for (index, (outcome, _)) in BatchOutcome::ALL.iter().enumerate() {

@@ -25,7 +25,7 @@ mod tests;
 pub mod test_support;
 
 pub use blocks::RankBlocks;
-pub use counters::{BatchResult, Dropped, EventKind, FeedCounters, ReplayResult, ResetReason};
+pub use counters::{BatchResult, DropReason, EventKind, FeedCounters, ReplayResult, ResetReason};
 pub use feeds::feed::{Feed, FeedSpec};
 pub use feeds::feed_size::{ExpiryTurn, FeedSize, OrphanOutcomes};
 pub use feeds::pool_task::run_pool;

@@ -21,7 +21,7 @@ use super::paths::tier::{Tier, Tree};
 use forebay_base::limits::KV_BATCH_OPS_MAX;
 use forebay_base::{RankIndex, ShardIndex};
 use forebay_index::KvBatch;
-use forebay_kv_decode::{Medium, Removed, Stored};
+use forebay_kv_decode::{BlockRemoved, BlockStored, Medium};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -49,11 +49,11 @@ pub(super) enum EventScope {
 
 impl EventScope {
     /// The scope of events about that medium.
-    pub(super) const fn of(medium: Medium, remote: bool) -> Self {
-        match (medium, remote) {
-            (Medium::Device | Medium::Unknown, _) => Self::Rank,
-            (Medium::Host, false) => Self::RankAndPool,
-            (Medium::Host, true) | (Medium::Disk | Medium::Shared, _) => Self::Pool,
+    pub(super) const fn of(medium: Medium) -> Self {
+        match medium {
+            Medium::Device | Medium::Unknown => Self::Rank,
+            Medium::Host => Self::RankAndPool,
+            Medium::Disk | Medium::Shared => Self::Pool,
         }
     }
 }
@@ -98,9 +98,9 @@ impl<T: BlockText> PoolBlocks<T> {
 
     /// Applies a store. Prompts are looked up under the root of the rank's blocks, which have
     /// `block_size_tokens`, or 0 while that size is unknown.
-    pub fn stored(&mut self, event: &Stored<'_>, block_size_tokens: u32) -> BatchOutcome {
+    pub fn stored(&mut self, event: &BlockStored<'_>, block_size_tokens: u32) -> BatchOutcome {
         self.blocks.set_root_tokens(block_size_tokens);
-        let event = Stored { medium: Medium::Disk, remote: false, ..*event };
+        let event = BlockStored { medium: Medium::Disk, ..*event };
         self.blocks.make_room(&event, &mut self.ops);
         let outcome = self.blocks.stored(&event, &mut self.ops);
         if self.blocks.contradicts_itself() {
@@ -110,8 +110,8 @@ impl<T: BlockText> PoolBlocks<T> {
     }
 
     /// Applies a removal; unknown hashes are ignored.
-    pub fn removed(&mut self, event: &Removed<'_>) -> BatchOutcome {
-        let event = Removed { medium: Medium::Disk, remote: false, ..*event };
+    pub fn removed(&mut self, event: &BlockRemoved<'_>) -> BatchOutcome {
+        let event = BlockRemoved { medium: Medium::Disk, ..*event };
         self.blocks.removed(&event, &mut self.ops)
     }
 

@@ -5,7 +5,9 @@ use super::*;
 use crate::test_support::block_on_local;
 use forebay_base::{DpRank, RankIndex, ShardIndex};
 use forebay_index::{BlockKey, KeySeed, KvBatch, KvOp};
-use forebay_kv_decode::{Attention, BatchHead, Decoder, KvEvent, Medium, MsgpackError, Stored};
+use forebay_kv_decode::{
+    Attention, BatchHead, BlockStored, Decoder, KvEvent, Medium, MsgpackError,
+};
 use forebay_zmq::ZmqEndpoint;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -53,23 +55,22 @@ fn describe(event: &KvEvent<'_>) -> String {
     match event {
         KvEvent::Stored(stored) => format!(
             "stored {:?} after {:?} tokens {:?} by {} in {:?} lora {:?} salt {:?} opaque {:?} \
-             images {:?} group {:?} whole {} remote {}",
+             images {:?} group {:?} whole {}",
             stored.hashes,
             stored.parent,
             stored.token_ids,
             stored.block_size_tokens,
             stored.medium,
-            stored.lora_name,
-            stored.cache_salt,
-            stored.opaque_from,
+            stored.extra_keys.lora_name,
+            stored.extra_keys.cache_salt,
+            stored.extra_keys.opaque_from,
             images_of(stored),
             stored.group,
-            stored.attention == Attention::Whole,
-            stored.remote
+            stored.attention == Attention::Whole
         ),
         KvEvent::Removed(removed) => format!(
-            "removed {:?} in {:?} group {:?} remote {}",
-            removed.hashes, removed.medium, removed.group, removed.remote
+            "removed {:?} in {:?} group {:?}",
+            removed.hashes, removed.medium, removed.group
         ),
         other => format!("{other:?}"),
     }
@@ -84,8 +85,8 @@ fn decode(payload: &[u8]) -> (Vec<String>, Result<BatchHead, MsgpackError>) {
 /// A block, and the name and place of an image in it.
 type BlockImage = (usize, String, i64);
 
-fn images_of(stored: &Stored<'_>) -> Vec<BlockImage> {
-    let mut images = stored.images;
+fn images_of(stored: &BlockStored<'_>) -> Vec<BlockImage> {
+    let mut images = stored.extra_keys.images;
     let of = |block| images.next_block().map(move |(name, at)| (block, name.into(), at.into()));
     (0..stored.hashes.len()).flat_map(of).collect()
 }
@@ -161,7 +162,7 @@ fn expect(event: &Value) -> String {
     let tag = field("type");
     match tag.as_str().unwrap() {
         "AllBlocksCleared" => "Cleared".to_owned(),
-        "BlockRemoved" => format!("removed {hashes:?} in {medium:?} group {group:?} remote false"),
+        "BlockRemoved" => format!("removed {hashes:?} in {medium:?} group {group:?}"),
         "BlockStored" => {
             let parent = field("parent_block_hash");
             let parent = (!parent.is_null()).then(|| hash(&parent));
@@ -179,8 +180,7 @@ fn expect(event: &Value) -> String {
             let (opaque, images) = expect_extra_keys(&field("extra_keys"), lora, &mut salt);
             format!(
                 "stored {hashes:?} after {parent:?} tokens {tokens:?} by {} in {medium:?} lora {lora:?} salt \
-                 {salt:?} opaque {opaque:?} images {images:?} group {group:?} whole {whole} \
-                 remote false",
+                 {salt:?} opaque {opaque:?} images {images:?} group {group:?} whole {whole}",
                 field("block_size")
             )
         }

@@ -3,7 +3,7 @@
 //! rings.
 
 mod adapter;
-mod client_door;
+mod admin_connector;
 mod command;
 mod facts;
 mod prefill;
@@ -13,7 +13,7 @@ mod waiting;
 mod wiring;
 
 pub use adapter::{AdapterRefusal, AdapterRequest};
-pub use client_door::{ClientDoor, DoorRefusal, is_on_client_port};
+pub use admin_connector::{AdminConnectError, AdminConnector, is_on_client_port};
 #[cfg(debug_assertions)]
 pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};

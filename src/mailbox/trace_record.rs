@@ -56,7 +56,7 @@ pub struct TracedAnswer {
     /// Outcome, with the value of the log.
     pub outcome: &'static str,
     /// Reason of the last rank's choice.
-    pub because: Option<&'static str>,
+    pub choice_reason: Option<&'static str>,
     /// Bytes of the prompt that the last rank held, by the index.
     pub hit_bytes: Option<u32>,
     /// The same in tokens, where blocks are counted.

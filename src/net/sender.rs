@@ -5,6 +5,7 @@ use super::drivers::driven_socket::DrivenSocket;
 use super::drivers::readiness::keep_waker;
 use super::outflow::{Outflow, SendState};
 use super::reactor::Backend;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 use std::cell::RefCell;
@@ -179,7 +180,7 @@ impl Sender {
     pub async fn room(&mut self) -> io::Result<()> {
         match &*self.link {
             DrivenSocket::Completions { reactor, fd } => {
-                let source = Source::with(Rc::clone(reactor), Rc::clone(fd), false)?;
+                let source = Source::with(Rc::clone(reactor), Rc::clone(fd), PollFlags::OUT)?;
                 poll_fn(|cx| source.poll_writable(cx)).await;
             }
             DrivenSocket::Edges(source) => poll_fn(|cx| source.poll_writable(cx)).await,

@@ -5,6 +5,7 @@ use super::Sender;
 use super::Source;
 use super::drivers::driven_socket::DrivenSocket;
 use super::reactor::{self, Backend, Reactor};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;
@@ -32,7 +33,7 @@ impl Socket {
     pub(crate) fn new(reactor: Rc<Reactor>, fd: Rc<OwnedFd>) -> io::Result<Self> {
         Ok(Self(match &reactor.io {
             Backend::Uring(_) => DrivenSocket::Completions { reactor, fd },
-            Backend::Epoll(_) => DrivenSocket::Edges(Source::with(reactor, fd, true)?),
+            Backend::Epoll(_) => DrivenSocket::Edges(Source::with(reactor, fd, PollFlags::IN)?),
         }))
     }
 
@@ -64,7 +65,7 @@ pub async fn connect(address: SocketAddr) -> io::Result<Socket> {
         Err(Errno::INPROGRESS | Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
-    let source = Source::with(reactor, Rc::clone(&fd), false)?;
+    let source = Source::with(reactor, Rc::clone(&fd), PollFlags::OUT)?;
     loop {
         poll_fn(|cx| source.poll_writable(cx)).await;
         // Outer error: the call. Inner error: the connection.

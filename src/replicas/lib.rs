@@ -38,5 +38,5 @@ pub use replica::{Outgoing, Replica};
 pub use task::Replicas;
 pub use transports::inbound::InboundMessage;
 pub use transports::message_lines::{LineTooLong, MessageLines};
-pub use transports::message_readers::{MessageStream, SubscribeRefused};
+pub use transports::message_readers::{MessageStream, SubscribeError};
 pub use wire::{MessageKind, ReplicaId, WindowLeg};

@@ -6,7 +6,7 @@ use super::replica::{Outgoing, Replica};
 use super::tally::MessageOutcome;
 use super::tenants::USE;
 use super::transports::inbound::{InboundMessage, LinkEvent};
-use super::transports::message_readers::{MessageStream, SubscribeRefused};
+use super::transports::message_readers::{MessageStream, SubscribeError};
 use super::transports::transport::Transport;
 use super::wire::ReplicaId;
 use forebay_base::{Clock, NanosSinceStart};
@@ -82,9 +82,9 @@ impl Replicas {
     /// Messages of this router from now on, for a reader; the first message has the full load.
     ///
     /// # Errors
-    /// [`SubscribeRefused`].
-    pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeRefused> {
-        let mesh = self.transport.mesh().ok_or(SubscribeRefused::NoPeers)?;
+    /// [`SubscribeError`].
+    pub fn subscribe(&self, reader: Option<ReplicaId>) -> Result<MessageStream, SubscribeError> {
+        let mesh = self.transport.mesh().ok_or(SubscribeError::NoPeers)?;
         let mut connected = self.connected.borrow_mut();
         let now = self.clock.now();
         let stream = mesh.subscribe(reader, |id| connected.replica.peers().knows(id), now)?;

@@ -156,7 +156,8 @@ impl ProductionRouter {
     /// Tokens of the prompt in the rank's KV events; tokens on its host count by their credit.
     pub(crate) fn reported_tokens(&self, rank: RankIndex) -> u64 {
         let tiers = self.tiers(rank);
-        let reported = self.stages.matching.matched.told(rank, tiers).worth(self.fleet.config.kv);
+        let reported =
+            self.stages.matching.matched.by_events(rank, tiers).worth(self.fleet.config.kv);
         u64::from(reported.bytes / TOKEN_BYTES)
     }
 
@@ -194,10 +195,10 @@ impl ProductionRouter {
 
     /// Runs the state machine of a new request.
     pub(crate) fn place(&mut self, arrival: TraceArrival<'_>) -> PlaceOutcome {
-        let mut newcomer = NewRequest::of(TenantPart::ONLY);
+        let mut new_request = NewRequest::of(TenantPart::ONLY);
         let fleet = Arc::clone(&self.fleet);
         let pool = fleet.models[MODEL.index()].pool;
-        if self.stages.let_in(&fleet, pool, arrival.now, &mut newcomer).is_err() {
+        if self.stages.let_in(&fleet, pool, arrival.now, &mut new_request).is_err() {
             return PlaceOutcome::Refused;
         }
         self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, arrival.now);
@@ -215,7 +216,7 @@ impl ProductionRouter {
             output_tokens: output_tokens(None),
         };
         let body_bytes = u64::from(arrival.request.input_tokens * TOKEN_BYTES);
-        let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, newcomer);
+        let flow = RequestFlow::new(facts, Endpoint::ChatCompletions, body_bytes, new_request);
         let going = FlowAndPrompt { request: arrival.id, flow, prompt };
         self.step(going, arrival.now, RequestEvent::Ready, None)
     }
@@ -442,6 +443,6 @@ fn search<'a>(
     model: &'a Model,
     request: &'a ApiRequest,
 ) -> MatchRequest<'a> {
-    let place = RenderThread::Offload;
-    MatchRequest { index, fleet, model, request, body: &[], place }
+    let thread = RenderThread::Offload;
+    MatchRequest { index, fleet, model, request, body: &[], thread }
 }

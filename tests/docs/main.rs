@@ -9,9 +9,9 @@ mod rooms;
 mod shown_files;
 
 use forebay::admin::all_metrics;
-use forebay::config::{Config, all_keys};
+use forebay::config::{Config, Kind, all_keys};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
@@ -106,4 +106,32 @@ fn every_flag_of_serve_has_help() {
         assert!(says_more, "no help: {line}");
     }
     assert!(help.contains("SIGHUP"), "how to reload");
+}
+
+/// Where each policy is listed by hand: a file, and the text before and behind the list.
+const LISTS_OF_POLICIES: [(&str, &str, &str); 4] = [
+    ("docs/concepts/kv-routing.md", "| policy | a request goes to |", "\n\n"),
+    ("docs/reference/configuration-examples.md", "\npolicy = \"kv\"", "\n"),
+    ("src/cli/commands/simulate.rs", "Policies of `forebay serve`:", "Rules of others:"),
+    ("tools/policies_tables.py", "\nOWN = (", ")"),
+];
+
+#[test]
+fn each_policy_is_on_every_list_of_policies() {
+    let keys = all_keys();
+    let policy = keys.iter().find(|entry| entry.key.path == "policy").unwrap();
+    let Kind::Words(policies) = &policy.kind else { panic!("no words") };
+    for (file, before, behind) in LISTS_OF_POLICIES {
+        let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), file].iter().collect();
+        let text = fs::read_to_string(path).unwrap();
+        let (_, list) = text.split_once(before).unwrap_or_else(|| panic!("no list in {file}"));
+        let (list, _) = list.split_once(behind).unwrap();
+        // Of a table, the first column.
+        let names = list.lines().filter_map(|line| line.split("` |").next());
+        let listed: Vec<&str> =
+            names.flat_map(|name| name.split(|c: char| !c.is_alphanumeric() && c != '_')).collect();
+        for (word, _) in policies {
+            assert!(listed.contains(word), "policy `{word}` is missing in {file}: {list}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{limits, rooms};
 use clap::{Arg, Command};
-use forebay::account::{Count, MetricKind};
+use forebay::account::MetricKind;
 use forebay::admin::{admin_routes, all_metrics};
 use forebay::config::{Config, KeyEntry, Kind, all_keys};
 use forebay::http1::header;
@@ -371,22 +371,4 @@ fn endpoints() -> String {
             .unwrap();
     }
     text
-}
-
-/// An entry that no line of code opens would be a promise that the page makes alone.
-#[test]
-fn every_metric_is_opened_somewhere() {
-    let metrics: PathBuf = [env!("CARGO_MANIFEST_DIR"), "src", "admin", "metrics"].iter().collect();
-    let read = |name: &str| fs::read_to_string(metrics.join(name)).unwrap();
-    let files = ["", "_choices", "_flow", "_load", "_process", "_replicas", "_tenants"];
-    let files = files.map(|part| format!("scrape{part}.rs"));
-    let code: String = files.map(|name| read(&name)).concat();
-    let counted: Vec<&str> = Count::ALL.iter().map(|(_, metric)| metric.name).collect();
-    for metric in all_metrics().filter(|metric| !counted.contains(&metric.name)) {
-        let name = metric.name.strip_suffix("_total").unwrap_or(metric.name).to_uppercase();
-        let is_opened = code.match_indices(&format!("catalogue::{name}")).any(|(at, found)| {
-            !code[at + found.len()..].starts_with(|c: char| c.is_alphanumeric() || c == '_')
-        });
-        assert!(is_opened, "forebay_{} is never opened", metric.name);
-    }
 }

@@ -16,11 +16,14 @@
 //!
 //! The page of the walk names functions that exist (`walk`).
 //!
+//! Locks of packages outside of the workspace fit the manifests (`locks`).
+//!
 //! `tools/figures` prints the figures of the house (`figures`).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails must stop")]
 #![allow(clippy::indexing_slicing, reason = "places in the list of files come from that list")]
 
 mod figures;
+mod locks;
 mod planted;
 mod ratchet;
 mod rules;
@@ -165,4 +168,35 @@ fn the_walk_of_a_request_is_that_of_the_page() {
 fn figures() {
     print!("{}", figures::all(&HOUSE.tree, &HOUSE.findings));
     println!("| returns on the walk of a request | {} |", walk::returns(&page_of_the_walk()));
+}
+
+#[test]
+fn locks_beside_the_workspace_fit_the_manifests() {
+    for folder in locks::PACKAGES {
+        let mut manifests = locks::manifests(root(), folder);
+        let lock = fs::read_to_string(root().join(folder).join("Cargo.lock")).unwrap();
+        let found = locks::faults(&lock, &manifests);
+        let help = format!("cargo update --workspace --manifest-path {folder}/Cargo.toml");
+        assert!(
+            found.is_empty(),
+            "{folder}/Cargo.lock is stale, renew: {help}\n{}",
+            found.join("\n")
+        );
+        // Planted: the lock lacks a dependency, has one too many, or another version.
+        let own = folder.rsplit('/').next().unwrap();
+        let dependencies = manifests.get_mut(own).unwrap();
+        let (name, mut wanted) = dependencies.pop_last().unwrap();
+        let fault = |manifests: &locks::Manifests| locks::faults(&lock, manifests).join("\n");
+        assert_eq!(fault(&manifests), format!("{own} needs no {name}"));
+        wanted.version = "99".to_owned();
+        manifests.get_mut(own).unwrap().insert(name.clone(), wanted);
+        assert!(
+            fault(&manifests).starts_with(&format!("{own} has {name} ")),
+            "{}",
+            fault(&manifests)
+        );
+        let wanted = manifests.get_mut(own).unwrap().remove(&name).unwrap();
+        manifests.get_mut(own).unwrap().insert("planted".to_owned(), wanted);
+        assert!(fault(&manifests).contains(&format!("{own} lacks planted")));
+    }
 }

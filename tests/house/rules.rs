@@ -107,7 +107,9 @@ fn of_file(tree: &Tree, file: usize) -> Vec<String> {
     for name in source.names.iter().filter(|name| !name.is_member) {
         note(name.line, import(tree, file, &name.path, &name.inside));
         note(name.line, plane(tree.room(file), &name.path));
-        note(name.line, ordering(source, name));
+        if !tree.is_test[file] {
+            note(name.line, ordering(source, name));
+        }
         let is_unsafe = name.path == "unsafe" && !UNSAFE.contains(&tree.room(file));
         note(name.line, is_unsafe.then(|| format!("unsafe outside of {UNSAFE:?}")));
     }

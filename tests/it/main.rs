@@ -19,7 +19,7 @@ mod admin_tls;
 mod api_keys;
 mod approximate_routing;
 mod bills;
-mod client_door;
+mod client_port;
 mod client_leaves;
 mod cors;
 mod defaults;

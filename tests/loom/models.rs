@@ -120,7 +120,7 @@ mod ring_models {
         }
     }
 
-    /// A newcomer that found no place joins; at the same moment the only place is given back.
+    /// A new_request that found no place joins; at the same moment the only place is given back.
     /// Either the home, which looks once after the message, finds it, or who gave it back sees the
     /// waiter and wakes the home again.
     #[test]

@@ -158,8 +158,9 @@ impl Stage {
             tried: Vec::new(),
             output_tokens: 0,
         };
-        let newcomer = NewRequest::of(TenantPart { tenant: ask.tenant, weight: 1, is_only: false });
-        let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, newcomer);
+        let new_request =
+            NewRequest::of(TenantPart { tenant: ask.tenant, weight: 1, is_only: false });
+        let mut flow = RequestFlow::new(facts, Endpoint::ChatCompletions, BODY_BYTES, new_request);
         let action = self.step(&mut flow, ask.prompt_bytes, RequestEvent::Ready);
         (flow, action)
     }
@@ -239,9 +240,9 @@ impl Stage {
 
     /// May a request of the tenant pass the window of the first pool?
     pub(crate) fn lets_in(&mut self, tenant: u64, is_only: bool) -> bool {
-        let mut newcomer = NewRequest::of(TenantPart { tenant, weight: 1, is_only });
+        let mut new_request = NewRequest::of(TenantPart { tenant, weight: 1, is_only });
         let Self { stages, fleet, now, .. } = self;
-        stages.let_in(fleet, PoolIndex(0), *now, &mut newcomer).is_ok()
+        stages.let_in(fleet, PoolIndex(0), *now, &mut new_request).is_ok()
     }
 
     /// Is the only pool closed to whoever comes?

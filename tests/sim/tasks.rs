@@ -63,16 +63,16 @@ impl World {
         let stages = &mut shard.stages;
         let mut facts = request.facts.clone();
         let Caller { tenant, weight, .. } = facts.caller;
-        let mut newcomer = NewRequest::of(TenantPart { tenant, weight, is_only: false });
+        let mut new_request = NewRequest::of(TenantPart { tenant, weight, is_only: false });
         let pool = fleet.models[facts.model.index()].pool;
-        if stages.let_in(&fleet, pool, now, &mut newcomer).is_err() {
+        if stages.let_in(&fleet, pool, now, &mut new_request).is_err() {
             return self.answer(id, Answer::Window);
         }
         stages.drain_rates.observe(&fleet, &self.board, now);
         let RequestFacts { arrived_at, client_deadline, .. } = facts;
         facts.deadline = wait_deadline(&fleet, arrived_at, client_deadline);
         let endpoint = Endpoint::ChatCompletions;
-        request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, newcomer));
+        request.flow = Some(RequestFlow::new(facts, endpoint, request.body_bytes, new_request));
         self.step_request(id, RequestEvent::Ready, None)
     }
 

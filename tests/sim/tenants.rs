@@ -123,9 +123,9 @@ impl Scene {
     fn ask(&mut self, tenant: u64) {
         let class = if tenant == GREEDY { self.case.greedy_class } else { 1 };
         let ask = Ask { tenant, class, ..self.stage.any() };
-        let mut newcomer = NewRequest::of(TenantPart { tenant, weight: 1, is_only: false });
+        let mut new_request = NewRequest::of(TenantPart { tenant, weight: 1, is_only: false });
         let Stage { stages, fleet, now, .. } = &mut self.stage;
-        if stages.let_in(fleet, PoolIndex(0), *now, &mut newcomer).is_err() {
+        if stages.let_in(fleet, PoolIndex(0), *now, &mut new_request).is_err() {
             return self.refused(tenant);
         }
         let (flow, action) = self.stage.ask(&ask);

@@ -6,7 +6,7 @@ use forebay::base::RankIndex;
 use forebay::index::{
     BlockKey, IndexReader, KeySeed, KvOp, Overlaps, RootName, SliceWriter, index, slice_of,
 };
-use forebay::kv_decode::{Attention, BlockImages, Medium, Removed, Stored};
+use forebay::kv_decode::{Attention, BlockRemoved, BlockStored, ExtraKeys, Medium};
 use forebay::kv_events::{BatchOutcome, Naming, RankBlocks, SliceOps};
 use std::sync::Arc;
 
@@ -90,32 +90,24 @@ impl Feeds {
         let blocks = event.blocks.start as usize..event.blocks.end as usize;
         let outcome = match event.kind {
             Kind::Store => rank.stored(
-                &Stored {
+                &BlockStored {
                     hashes: &prompt.hashes[blocks.clone()],
                     parent: blocks.start.checked_sub(1).map(|parent| prompt.hashes[parent]),
                     token_ids: &prompt.tokens
                         [blocks.start * BLOCK_TOKENS..blocks.end * BLOCK_TOKENS],
                     block_size_tokens: BLOCK_TOKENS as u32,
                     medium: Medium::Device,
-                    lora_name: "",
-                    cache_salt: "",
-                    opaque_from: None,
-                    images: BlockImages::default(),
+                    extra_keys: ExtraKeys::default(),
                     group: None,
                     attention: Attention::Whole,
-                    remote: false,
                 },
                 &mut self.ops,
             ),
             Kind::Remove => {
                 self.hashes.clear();
                 self.hashes.extend(prompt.hashes[blocks].iter().rev());
-                let event = Removed {
-                    hashes: &self.hashes,
-                    medium: Medium::Device,
-                    group: None,
-                    remote: false,
-                };
+                let event =
+                    BlockRemoved { hashes: &self.hashes, medium: Medium::Device, group: None };
                 rank.removed(&event, &mut self.ops)
             }
         };

@@ -252,7 +252,7 @@ impl World {
             model: self.model(),
             request: &self.request,
             body: &self.body,
-            place: RenderThread::Shard,
+            thread: RenderThread::Shard,
         }
     }
 
@@ -284,9 +284,9 @@ impl World {
         let mut recalled = PromptOverlaps::new(RANKS_MAX);
         recalled.recall(&prompt);
         for rank in (0..RANK_COUNT).map(RankIndex) {
-            let told = |of: &PromptOverlaps| of.told(rank, TierRanks::default());
+            let by_events = |of: &PromptOverlaps| of.by_events(rank, TierRanks::default());
             assert_eq!(recalled.overlaps().get(rank), matched.overlaps().get(rank));
-            assert_eq!(told(&recalled), told(&matched));
+            assert_eq!(by_events(&recalled), by_events(&matched));
         }
         (matched, prompt)
     }

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forebay_replicas::{ReplicaId, SubscribeRefused};
+use forebay_replicas::{ReplicaId, SubscribeError};
 use serde::Deserialize;
 
 /// Answers `GET /replicas`: this router and its replicas.
@@ -40,15 +40,15 @@ pub(crate) async fn messages(
     match ask(&questions, |back| Question::ReplicaMessages(reader.replica, back)).await {
         Some(Ok(stream)) => (fields, Body::from_stream(stream)).into_response(),
         Some(Err(refused)) => match refused {
-            SubscribeRefused::NoPeers => {
+            SubscribeError::NoPeers => {
                 (StatusCode::NOT_FOUND, "`replicas.peers` is not configured\n")
             }
             // The reader learns from its own id that it has called itself.
-            SubscribeRefused::Own => {
+            SubscribeError::Own => {
                 let own = reader.replica.map(|id| id.to_string()).unwrap_or_default();
                 return (StatusCode::CONFLICT, own).into_response();
             }
-            SubscribeRefused::TooMany => {
+            SubscribeError::TooMany => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many routers read messages\n")
             }
         }

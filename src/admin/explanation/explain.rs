@@ -24,8 +24,8 @@ use forebay_prompt::parse::{ApiRequest, Endpoint, Reason, Refusal, route, scan, 
 use forebay_prompt::render::{RenderMethod, RenderThread, name_images};
 use forebay_select::{
     self, BYTES_PER_TOKEN_DEFAULT, Binder, Candidates, ChoiceReason, MatchRequest, NoModel, NoPair,
-    PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankSearch, RoundRobin, Route,
-    RouteRequest, RouteRules, is_anchor, lease_cost, model, most_held, output_tokens, pick,
+    PickRequest, Prices, Prompt, PromptOverlaps, PromptSize, RankCost, RankSearch, RoundRobin,
+    Route, RouteRequest, RouteRules, is_anchor, lease_cost, model, most_held, output_tokens, pick,
     served_as,
 };
 use serde_json::{Value, json};
@@ -183,10 +183,10 @@ impl Explainer {
         sources: &ExplainSources<'_>,
     ) -> Result<RenderMethod, NoMatch> {
         let request = &self.request;
-        let place = RenderThread::Offload;
+        let thread = RenderThread::Offload;
         let index = sources.index;
         let fleet = sources.fleet;
-        let ask = MatchRequest { index, fleet, model, request, body, place };
+        let ask = MatchRequest { index, fleet, model, request, body, thread };
         let buffer = self.prompt.end();
         self.prompt.begin(buffer);
         let rendered = self.prompt.write_text(&ask);
@@ -346,7 +346,7 @@ impl Explainer {
         let sources = case.sources;
         let (rank, worker) = sources.fleet.rank(index)?;
         let load = sources.board.rank(index)?;
-        let held = self.matched.told(index, rank.tiers);
+        let held = self.matched.by_events(index, rank.tiers);
         let reported = held.device;
         // In a pair, a rank that only prefills is shown with its cost as the prefill leg. A rank of
         // both roles is shown with its cost as the whole request.
@@ -454,13 +454,11 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
         request.ranks.iter().filter(|&&rank| key(rank) == key(picked)).count() > 1
     };
     match policy {
-        Policy::Kv if request.session.is_some() => false,
-        Policy::Kv => ties(&|rank| request.cost(rank).0),
-        Policy::LeastLoaded => ties(&|rank| request.load_only(rank).0),
         // The distances of a session decide.
-        Policy::Session if request.session.is_some() => false,
+        Policy::Kv | Policy::Session if request.session.is_some() => false,
         Policy::Session => ties(&|rank| request.load_only(rank).0),
-        Policy::PowerOfTwo | Policy::RoundRobin | Policy::Random => request.ranks.len() > 1,
+        _ if policy.compares_all() => ties(&|rank| request.weight(policy, rank, RankCost::MAX).0),
+        _ => request.ranks.len() > 1,
     }
 }
 

@@ -5,9 +5,7 @@ use super::super::calls::roles;
 use super::super::calls::workers::{models_of, rank_fault, scheme, state};
 use super::super::metrics::catalogue;
 use super::super::metrics::metrics_text::approximate;
-use super::super::metrics::scrape::RANK_GAUGES;
-use super::super::metrics::scrape_flow::ROOM_GAUGES;
-use super::super::metrics::scrape_load::REPORT_GAUGES;
+use super::super::metrics::samples::Samples;
 use super::super::sources::{ScrapeSources, WorkerSources};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_fleet::worker::{Rank, Worker};
@@ -22,26 +20,19 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
     let ranks: Vec<(RankIndex, &Rank)> =
         fleet.present().map(|(index, rank, _)| (index, rank)).collect();
     let mut columns = Map::new();
-    for (metric, read) in &RANK_GAUGES {
-        let values = ranks.iter().map(|(rank, _)| json!(read(sources, *rank)));
-        columns.insert(metric.name.to_owned(), values.collect());
+    for (metric, samples) in catalogue::OF_CONTROL {
+        let values: Value = match samples {
+            Samples::Ranks(read) => {
+                ranks.iter().map(|(rank, _)| json!(read(sources, *rank))).collect()
+            }
+            Samples::RankFractions(read) => {
+                ranks.iter().map(|(rank, _)| json!(read(sources, *rank))).collect()
+            }
+            _ => continue,
+        };
+        columns.insert(metric.name.to_owned(), values);
     }
-    for (metric, read) in &ROOM_GAUGES {
-        let values = ranks.iter().map(|(index, rank)| {
-            let room = board.limits_now(*index, rank.room);
-            board.rank(*index).map_or(Value::Null, |load| json!(read(load, &room, now)))
-        });
-        columns.insert(metric.name.to_owned(), values.collect());
-    }
-    let ended = ranks.iter().map(|(rank, _)| json!(board.rank(*rank).map(|load| load.ended())));
-    columns.insert(catalogue::RANK_ENDED.name.to_owned(), ended.collect());
     let reports = sources.fleet.loads.reports();
-    for (metric, read) in &REPORT_GAUGES {
-        let values = ranks.iter().map(|(rank, _)| {
-            reports.counting(*rank, now).map_or(Value::Null, |(report, _)| json!(read(report)))
-        });
-        columns.insert(metric.name.to_owned(), values.collect());
-    }
     let ages = ranks.iter().map(|(rank, _)| {
         json!(reports.newest(*rank).map(|report| approximate(now.since(report.at) / 1_000_000)))
     });

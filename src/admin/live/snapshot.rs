@@ -3,8 +3,9 @@
 
 use super::super::calls::windows;
 use super::super::metrics::catalogue;
+use super::super::metrics::samples::seconds;
 use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
-use super::super::metrics::scrape_choices::{first_byte_figures, of_rank, seconds};
+use super::super::metrics::scrape_choices::{first_byte_figures, of_rank};
 use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;

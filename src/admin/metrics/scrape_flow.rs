@@ -1,47 +1,21 @@
-//! The part of `/metrics` about back pressure: rooms of ranks, queues, windows, drain rates. Called
-//! by [`super::scrape`]. A pool is labeled with its first model, and with `leg="prefill"` if its
-//! ranks serve the prefill leg of pairs; a queue of a single rank also has that rank's labels.
+//! Samples of back pressure: rooms of ranks, queues, windows, drain rates. A pool is labeled with
+//! its first model, and with `leg="prefill"` if its ranks serve the prefill leg of pairs; a queue
+//! of a single rank also has that rank's labels.
 
-use super::catalogue;
-use super::metrics_text::MetricsText;
+use super::metrics_text::Family;
+use super::samples::{each_rank, load};
 use crate::calls::windows::OPENERS;
-use forebay_base::{NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use forebay_board::account::{Metric, REASONS_MAX};
-use forebay_board::admit::DrainRates;
-use forebay_board::{LoadBoard, QueueCell, RankLoad};
+use crate::sources::{FleetView, ScrapeSources};
+use forebay_base::{PoolIndex, QueueIndex, RankIndex};
+use forebay_board::QueueCell;
+use forebay_board::account::REASONS_MAX;
 use forebay_config::QueueMode;
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, Rank, RoomLimits};
+use forebay_fleet::worker::{FleetSnapshot, RoomLimits};
 use forebay_prompt::parse::Reason;
 
 /// Every reason of a refusal has a counter of its own.
 const _: () = assert!(Reason::ALL.len() < REASONS_MAX);
-
-/// Sources of these metrics.
-#[derive(Clone, Copy)]
-pub(crate) struct FlowSources<'a> {
-    pub(crate) fleet: &'a FleetSnapshot,
-    pub(crate) board: &'a LoadBoard,
-    pub(crate) drain_rates: &'a DrainRates,
-    pub(crate) now: NanosSinceStart,
-}
-
-/// Writes all of these metrics.
-pub(crate) fn flow(sources: &FlowSources<'_>, text: &mut MetricsText) {
-    rooms(sources, text);
-    queues(sources, text);
-    windows(sources, text);
-    let mut family = text.open(&catalogue::DRAIN_RATE);
-    for (pool, _) in sources.fleet.used_pools() {
-        if let Some(rate) = sources.drain_rates.per_second(pool, sources.now) {
-            family.fraction(&of_pool(sources.fleet, pool), rate);
-        }
-    }
-    let max = sources.fleet.config.flow.router_in_flight_max;
-    if max > 0 {
-        text.open(&catalogue::ROUTER_IN_FLIGHT).sample(&[], sources.board.in_flight().get().into());
-    }
-}
 
 /// Labels of a pool: its first model, and the leg if it is the prefill leg.
 fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
@@ -50,115 +24,109 @@ fn of_pool(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<(&str, &str)> {
     [("model", model)].into_iter().chain(leg).collect()
 }
 
-/// Reads a figure of a rank and its limits.
-type RoomFigure = fn(&RankLoad, &RoomLimits, NanosSinceStart) -> u64;
-
-/// Gauges of the room of each rank.
-pub(crate) static ROOM_GAUGES: [(&Metric, RoomFigure); 6] = [
-    (&catalogue::RANK_PLACES_MAX, |load, room, _| {
-        if room.is_closed() { 0 } else { load.limited(*room).places_max.into() }
-    }),
-    (&catalogue::RANK_KV_TOKENS, |load, _, _| load.kv_tokens()),
-    (&catalogue::RANK_KV_TOKENS_MAX, |_, room, _| room.kv_tokens_max),
-    // If the limit follows the rank's speed: the current limit, and 0 while the speed is unknown.
-    (&catalogue::RANK_PREFILL_TOKENS_MAX, |_, room, _| room.prefill_tokens_shown()),
-    (&catalogue::RANK_PLACES_ELSEWHERE, |load, _, _| load.places_elsewhere().into()),
-    (&catalogue::RANK_BUSY, |load, _, now| u64::from(load.busy_until(None) > now)),
-];
-
-fn rooms(sources: &FlowSources<'_>, text: &mut MetricsText) {
-    for (metric, read) in &ROOM_GAUGES {
-        let mut family = text.open(metric);
-        each_rank(sources, |labels, (index, rank), load| {
-            let room = sources.board.limits_now(index, rank.room);
-            family.sample(labels, read(load, &room, sources.now));
-        });
+pub(crate) fn drain_rates(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    let FleetView { fleet, now, .. } = sources.fleet;
+    for (pool, _) in fleet.used_pools() {
+        if let Some(rate) = sources.drain_rates.per_second(pool, now) {
+            family.fraction(&of_pool(fleet, pool), rate);
+        }
     }
-    let mut family = text.open(&catalogue::RANK_PLACES_SOURCE);
-    each_rank(sources, |labels, (_, rank), _| {
-        let source = ("source", rank.limit_source.word());
-        family.sample(&[labels, &[source]].concat(), 1);
+}
+
+/// Requests in flight in all shards, if they have a limit.
+pub(crate) fn router_in_flight(sources: &ScrapeSources<'_>) -> Option<u64> {
+    let max = sources.fleet.fleet.config.flow.router_in_flight_max;
+    (max > 0).then(|| sources.fleet.board.in_flight().get().into())
+}
+
+/// Limits of a rank at this time. A limit that follows the rank's speed is 0 while the speed is
+/// unknown.
+pub(crate) fn room(sources: &ScrapeSources<'_>, rank: RankIndex) -> Option<RoomLimits> {
+    let FleetView { fleet, board, .. } = sources.fleet;
+    fleet.ranks.get(rank.index()).map(|of| board.limits_now(rank, of.room))
+}
+
+/// Places of a rank; 0 if the rank is closed.
+pub(crate) fn places_max(sources: &ScrapeSources<'_>, rank: RankIndex) -> Option<u64> {
+    let room = room(sources, rank)?;
+    let load = load(sources, rank)?;
+    Some(if room.is_closed() { 0 } else { load.limited(room).places_max.into() })
+}
+
+pub(crate) fn places_source(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    each_rank(sources, |rank, labels| {
+        if let Some((rank, _)) = sources.fleet.fleet.rank(rank) {
+            family.sample(&[labels, &[("source", rank.limit_source.word())]].concat(), 1);
+        }
     });
-    let mut family = text.open(&catalogue::RANK_ENDED);
-    each_rank(sources, |labels, _, load| family.sample(labels, load.ended()));
 }
 
-fn each_rank(
-    sources: &FlowSources<'_>,
-    mut sample: impl FnMut(&[(&str, &str)], (RankIndex, &Rank), &RankLoad),
+/// A figure of each queue.
+pub(crate) fn queues(
+    sources: &ScrapeSources<'_>,
+    family: &mut Family<'_>,
+    read: fn(&QueueCell) -> u64,
 ) {
-    for (index, rank, worker) in sources.fleet.present() {
-        let Some(load) = sources.board.rank(index) else { continue };
-        let dp_rank = rank.dp_rank.0.to_string();
-        sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], (index, rank), load);
-    }
-}
-
-fn queues(sources: &FlowSources<'_>, text: &mut MetricsText) {
-    type Read = fn(&QueueCell) -> u64;
-    let gauges: [(&'static Metric, Read); 3] = [
-        (&catalogue::QUEUE_DEPTH, |queue| queue.waiting().into()),
-        (&catalogue::QUEUE_BYTES, QueueCell::waiting_bytes),
-        (&catalogue::QUEUE_KV_TOKENS, QueueCell::waiting_tokens),
-    ];
-    for (metric, read) in gauges {
-        let mut family = text.open(metric);
-        each_queue(sources, |labels, queue| family.sample(labels, read(queue)));
-    }
-    let queue = &sources.fleet.config.flow.queue;
-    if queue.mode != QueueMode::Off {
-        text.open(&catalogue::QUEUE_LIMIT).sample(&[], queue.depth_max.into());
-    }
-}
-
-fn each_queue(sources: &FlowSources<'_>, mut sample: impl FnMut(&[(&str, &str)], &QueueCell)) {
-    let fleet = sources.fleet;
+    let FleetView { fleet, board, .. } = sources.fleet;
     match fleet.config.flow.queue.mode {
         QueueMode::Off => {}
         QueueMode::Pool => {
             for (pool, _) in fleet.used_pools() {
-                if let Some(queue) = sources.board.queue(QueueIndex(pool.0)) {
-                    sample(&of_pool(fleet, pool), queue);
+                if let Some(queue) = board.queue(QueueIndex(pool.0)) {
+                    family.sample(&of_pool(fleet, pool), read(queue));
                 }
             }
         }
-        QueueMode::Endpoint => {
-            for (index, rank, worker) in fleet.present() {
-                let Some(queue) = sources.board.queue(QueueIndex(index.0)) else { continue };
-                let dp_rank = rank.dp_rank.0.to_string();
-                let of_rank = [("worker", &*worker.name), ("dp_rank", &dp_rank)];
-                let labels = [&of_pool(fleet, rank.pool)[..], &of_rank].concat();
-                sample(&labels, queue);
+        QueueMode::Endpoint => each_rank(sources, |rank, labels| {
+            let of_rank = fleet.rank(rank).zip(board.queue(QueueIndex(rank.0)));
+            if let Some(((rank, _), queue)) = of_rank {
+                family.sample(&[&of_pool(fleet, rank.pool), labels].concat(), read(queue));
             }
+        }),
+    }
+}
+
+/// Requests that a queue may hold, if there are queues.
+pub(crate) fn queue_limit(sources: &ScrapeSources<'_>) -> Option<u64> {
+    let queue = &sources.fleet.fleet.config.flow.queue;
+    (queue.mode != QueueMode::Off).then(|| queue.depth_max.into())
+}
+
+pub(crate) fn windows_open(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    let FleetView { fleet, board, now, .. } = sources.fleet;
+    for (pool, _) in fleet.used_pools() {
+        for (by, label) in OPENERS {
+            let open = board.windows().open_by_until(pool, by, now).is_some();
+            family.sample(&[&of_pool(fleet, pool)[..], &[("by", label)]].concat(), open.into());
         }
     }
 }
 
-fn windows(sources: &FlowSources<'_>, text: &mut MetricsText) {
-    let windows = sources.board.windows();
-    let mut family = text.open(&catalogue::WINDOW_OPEN);
-    for (pool, _) in sources.fleet.used_pools() {
-        for (by, label) in OPENERS {
-            let open = windows.open_by_until(pool, by, sources.now).is_some();
-            let labels = [&of_pool(sources.fleet, pool)[..], &[("by", label)]].concat();
-            family.sample(&labels, open.into());
-        }
-    }
-    let mut family = text.open(&catalogue::WINDOW_OPENINGS);
-    for (pool, _) in sources.fleet.used_pools() {
-        family.sample(&of_pool(sources.fleet, pool), windows.openings(pool));
+pub(crate) fn window_openings(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    let FleetView { fleet, board, .. } = sources.fleet;
+    for (pool, _) in fleet.used_pools() {
+        family.sample(&of_pool(fleet, pool), board.windows().openings(pool));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::ModelIndex;
+    use crate::metrics::render::render;
+    use crate::sources::{FeedsView, RecordFigures, ShardsView};
+    use forebay_base::{Clock, ModelIndex, NanosSinceStart};
+    use forebay_board::LoadBoard;
+    use forebay_board::account::StageHistograms;
+    use forebay_board::admit::DrainRates;
     use forebay_board::{QueueDemand, QueueLimits, WindowOrigin};
     use forebay_config::{Config, FlowConfig, QueueConfig};
     use forebay_fleet::worker::pools;
     use forebay_fleet::worker::test_support::two_pools;
     use forebay_fleet::worker::{Role, RoomDemand};
+    use forebay_index::KeySeed;
+    use forebay_kv_events::FeedCounters;
+    use forebay_load::LoadReporter;
+    use std::collections::HashMap;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -168,17 +136,30 @@ mod tests {
         FleetSnapshot { config: Arc::new(Config { flow, ..Config::default() }), ..two_pools() }
     }
 
-    fn scraped(fleet: &FleetSnapshot, board: &LoadBoard) -> String {
-        let mut text = MetricsText::default();
-        let drain_rates = &DrainRates::default();
-        let now = NanosSinceStart(0);
-        flow(&FlowSources { fleet, board, drain_rates, now }, &mut text);
-        text.finish()
+    fn scraped(fleet: &FleetSnapshot, board: &Arc<LoadBoard>) -> String {
+        let clock = Clock::start();
+        let second = Duration::from_secs(1);
+        let loads = &LoadReporter::new(clock, Arc::clone(board), second, Box::new(|_| 0));
+        let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
+        let counters = &FeedCounters::default();
+        let feeds = &FeedsView { counters, statuses: HashMap::new(), pools: Vec::new() };
+        let histograms = &StageHistograms::new();
+        let shards = &ShardsView { counters: &[], histograms, stalled: Vec::new() };
+        render(&ScrapeSources {
+            fleet: FleetView { fleet, board, loads, now: NanosSinceStart(0) },
+            drain_rates: &DrainRates::default(),
+            feeds,
+            shards,
+            index: &index,
+            snapshots: None,
+            replicas: None,
+            records: RecordFigures::default(),
+        })
     }
 
     #[test]
     fn ranks_queues_and_windows_are_shown() {
-        let board = LoadBoard::new();
+        let board = Arc::new(LoadBoard::new());
         let load = board.rank(RankIndex(1)).unwrap();
         let limits = RoomLimits::default();
         let second = Duration::from_secs(1);
@@ -224,7 +205,7 @@ mod tests {
     fn a_prefill_limit_by_speed_is_shown_as_it_is_now() {
         let mut fleet = with_mode(QueueMode::Pool);
         fleet.ranks[1].room.prefill_tokens_max = RoomLimits::PREFILL_BY_SPEED;
-        let board = LoadBoard::new();
+        let board = Arc::new(LoadBoard::new());
         let shown = |tokens: u64| {
             let line = format!(r#"rank_prefill_tokens_max{{worker="w",dp_rank="1"}} {tokens}"#);
             scraped(&fleet, &board).contains(&format!("\nforebay_{line}\n"))
@@ -243,7 +224,7 @@ mod tests {
         fleet.ranks[1].role = Role::Prefill;
         fleet.models[2].ranks.clear();
         pools::assign(&mut fleet);
-        let board = LoadBoard::new();
+        let board = Arc::new(LoadBoard::new());
         let text = scraped(&fleet, &board);
         for line in [
             r#"queue_depth{model="base"} 0"#,
@@ -259,10 +240,10 @@ mod tests {
 
     #[test]
     fn queues_of_ranks_have_their_labels_and_none_has_none() {
-        let text = scraped(&with_mode(QueueMode::Endpoint), &LoadBoard::new());
+        let text = scraped(&with_mode(QueueMode::Endpoint), &Arc::new(LoadBoard::new()));
         let line = r#"forebay_queue_depth{model="other~",worker="w",dp_rank="2"} 0"#;
         assert!(text.contains(line), "{text}");
-        let text = scraped(&with_mode(QueueMode::Off), &LoadBoard::new());
+        let text = scraped(&with_mode(QueueMode::Off), &Arc::new(LoadBoard::new()));
         assert!(!text.contains("queue_depth"), "{text}");
     }
 }

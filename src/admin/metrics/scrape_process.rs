@@ -1,8 +1,7 @@
 //! Resource usage of the process from `/proc`: CPU time by thread, and memory.
 
-use super::catalogue;
-use super::metrics_text::MetricsText;
-use forebay_base::process_cpu_ns;
+use super::metrics_text::Family;
+use crate::sources::ScrapeSources;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -11,21 +10,21 @@ use std::fs;
 const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
 const BYTES_PER_KIB: u64 = 1_024;
 
-/// Without `/proc` the figures are omitted.
-pub(crate) fn process(text: &mut MetricsText) {
-    text.open(&catalogue::CPU_SECONDS).seconds(&[], process_cpu_ns());
-    let mut family = text.open(&catalogue::THREAD_CPU_SECONDS);
-    for (name, cpu_ns) in threads() {
+/// CPU time by thread; none without `/proc`.
+pub(crate) fn threads(_: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for (name, cpu_ns) in lasting_threads() {
         family.seconds(&[("thread", &name)], cpu_ns);
-    }
-    if let Some(kib) = fs::read_to_string("/proc/self/status").ok().and_then(|it| resident(&it)) {
-        let bytes = kib.saturating_mul(BYTES_PER_KIB);
-        text.open(&catalogue::RESIDENT_BYTES).sample(&[], bytes);
     }
 }
 
+/// Memory of the process; none without `/proc`.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    Some(resident(&status)?.saturating_mul(BYTES_PER_KIB))
+}
+
 /// CPU time of lasting threads in nanoseconds. A process with several routers has a name twice.
-fn threads() -> BTreeMap<String, u64> {
+fn lasting_threads() -> BTreeMap<String, u64> {
     let mut threads = BTreeMap::new();
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return threads };
     // A thread may end during the scan.
@@ -67,19 +66,12 @@ mod tests {
             let _ = ended.recv();
         });
         started.recv().unwrap();
-        let mut text = MetricsText::default();
-        process(&mut text);
+        let threads = lasting_threads();
         drop(busy);
         shard.unwrap().join().unwrap();
-        let text = text.finish();
-        let value = |line: &str| {
-            let found = text.lines().find_map(|it| it.strip_prefix(line)).unwrap();
-            found.trim().parse::<f64>().unwrap()
-        };
-        assert!(value("forebay_thread_cpu_seconds_total{thread=\"shard-7\"}") > 1e-3, "{text}");
-        assert_eq!(text.matches("{thread=").count(), 1, "this thread is of no lasting name");
-        assert!(value("forebay_cpu_seconds_total") > 1e-3, "{text}");
-        assert!(value("forebay_resident_bytes") > 1e6, "{text}");
+        assert!(threads["shard-7"] > 1_000_000, "{threads:?}");
+        assert_eq!(threads.len(), 1, "this thread is of no lasting name");
+        assert!(resident_bytes().unwrap() > 1_000_000);
     }
 
     #[test]

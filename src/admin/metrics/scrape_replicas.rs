@@ -1,46 +1,34 @@
-//! The part of `/metrics` about other replicas. Called by [`super::scrape`].
+//! Samples of other replicas.
 
-use super::catalogue;
-use super::metrics_text::MetricsText;
-use forebay_board::account::Metric;
-use forebay_fleet::worker::FleetSnapshot;
-use forebay_replicas::{RankFigures, ReplicaFigures};
+use super::metrics_text::{Family, approximate};
+use super::samples::per_rank;
+use crate::sources::ScrapeSources;
+use forebay_replicas::RankFigures;
 
-type RankFigure = fn(&RankFigures) -> Option<u64>;
-
-/// Writes the connection, the messages, and each rank's share among the replicas.
-pub(crate) fn replicas(fleet: &FleetSnapshot, figures: &ReplicaFigures, text: &mut MetricsText) {
-    match figures.is_nats_connected {
-        Some(is_connected) => {
-            text.open(&catalogue::NATS_CONNECTED).sample(&[], u64::from(is_connected));
-        }
-        None => {
-            let mut family = text.open(&catalogue::PEER_CONNECTED);
-            for peer in &figures.peers {
-                family.sample(&[("peer", &peer.url)], u64::from(peer.is_connected));
-            }
-        }
+/// Peers, unless the replicas meet at NATS.
+pub(crate) fn peers(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    let figures = sources.replicas.as_ref().filter(|of| of.is_nats_connected.is_none());
+    for peer in figures.into_iter().flat_map(|figures| &figures.peers) {
+        family.sample(&[("peer", &peer.url)], u64::from(peer.is_connected));
     }
-    text.open(&catalogue::REPLICAS).sample(&[], figures.replica_count);
-    let mut family = text.open(&catalogue::REPLICA_MESSAGES);
-    for message in &figures.messages {
+}
+
+pub(crate) fn messages(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for message in sources.replicas.iter().flat_map(|figures| &figures.messages) {
         let labels =
             [("kind", message.kind), ("direction", message.direction), ("result", message.result)];
         family.sample(&labels, message.count);
     }
-    text.open(&catalogue::REPLICA_UNKNOWN_FIELDS).sample(&[], figures.unknown_fields);
-    let gauges: [(&'static Metric, RankFigure); 4] = [
-        (&catalogue::REPLICA_IN_FLIGHT, |rank| Some(rank.in_flight)),
-        (&catalogue::REPLICA_KV_TOKENS, |rank| Some(rank.kv_tokens)),
-        (&catalogue::REPLICA_PLACES_ALLOWED, |rank| rank.places_allowed),
-        (&catalogue::REPLICA_STEWARDED, |rank| Some(u64::from(rank.is_stewarded))),
-    ];
-    for (metric, value) in gauges {
-        let mut family = text.open(metric);
-        for (index, rank, worker) in fleet.present() {
-            let Some(value) = figures.ranks.get(index.index()).and_then(value) else { continue };
-            let dp_rank = rank.dp_rank.0.to_string();
-            family.sample(&[("worker", &worker.name), ("dp_rank", &dp_rank)], value);
-        }
-    }
+}
+
+/// A figure of each rank's share among the replicas.
+pub(crate) fn replica_share(
+    sources: &ScrapeSources<'_>,
+    family: &mut Family<'_>,
+    read: fn(&RankFigures) -> Option<u64>,
+) {
+    let Some(figures) = &sources.replicas else { return };
+    per_rank(sources, family, |rank| {
+        figures.ranks.get(rank.index()).and_then(read).map(approximate)
+    });
 }

@@ -1,12 +1,11 @@
 //! Metrics of tenants' usage.
 
-use super::catalogue;
-use super::metrics_text::{MetricsText, OTHER_MODELS};
-use crate::sources::{ScrapeSources, total};
+use super::metrics_text::{Family, OTHER_MODELS};
+use crate::sources::{FleetView, ScrapeSources, total};
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{NanosSinceStart, TenantIndex};
 use forebay_board::TenantCell;
-use forebay_board::account::{Metric, TenantResult};
+use forebay_board::account::TenantResult;
 use forebay_fleet::tenant::{Quota, TokenUsage};
 
 /// Requests of the tenant at this place of the list, by result.
@@ -17,9 +16,8 @@ pub(crate) fn ended(sources: &ScrapeSources<'_>, place: usize, result: TenantRes
 }
 
 /// Tokens by tenant and model. Pairs without tokens are omitted.
-pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
+pub(crate) fn tokens(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     let fleet = sources.fleet.fleet;
-    let mut family = text.open(&catalogue::TENANT_TOKENS);
     for (number, tenant) in fleet.tenants.all().iter().enumerate() {
         let Some(number) = TenantIndex::try_from_index(number) else { continue };
         let name = &*tenant.name;
@@ -44,8 +42,11 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             }
         }
     }
-    let mut family = text.open(&catalogue::TENANT_REQUESTS);
-    for (number, tenant) in fleet.tenants.all().iter().enumerate() {
+}
+
+/// Ended requests by tenant and result.
+pub(crate) fn requests(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for (number, tenant) in sources.fleet.fleet.tenants.all().iter().enumerate() {
         for result in TenantResult::ALL {
             let count = ended(sources, number, result);
             if count > 0 {
@@ -53,27 +54,20 @@ pub(crate) fn tenants(sources: &ScrapeSources<'_>, text: &mut MetricsText) {
             }
         }
     }
-    let now = sources.fleet.now;
-    type Read = fn(&TenantCell, Quota, NanosSinceStart) -> Option<u64>;
-    let gauges: [(&'static Metric, Read); 3] = [
-        (&catalogue::TENANT_REQUESTS_LEFT, |cell, quota, now| {
-            Some(cell.requests(quota.requests?, now).remaining)
-        }),
-        (&catalogue::TENANT_TOKENS_LEFT, |cell, quota, now| {
-            Some(cell.tokens(quota.tokens?, now).remaining)
-        }),
-        (&catalogue::TENANT_IN_FLIGHT, |cell, quota, _| {
-            (quota.in_flight_max > 0).then(|| u64::from(cell.in_flight().get()))
-        }),
-    ];
-    for (metric, read) in gauges {
-        let mut family = text.open(metric);
-        for (number, tenant) in fleet.tenants.all().iter().enumerate() {
-            let cell = sources.fleet.board.tenants().of(tenant.billed);
-            let cell = cell.filter(|_| tenant.billed.index() == number);
-            if let Some(value) = cell.and_then(|cell| read(cell, tenant.quota, now)) {
-                family.sample(&[("tenant", &tenant.name)], value);
-            }
+}
+
+/// A figure of each tenant with limits of its own.
+pub(crate) fn limits(
+    sources: &ScrapeSources<'_>,
+    family: &mut Family<'_>,
+    read: fn(&TenantCell, Quota, NanosSinceStart) -> Option<u64>,
+) {
+    let FleetView { fleet, board, now, .. } = sources.fleet;
+    for (number, tenant) in fleet.tenants.all().iter().enumerate() {
+        let cell = board.tenants().of(tenant.billed);
+        let cell = cell.filter(|_| tenant.billed.index() == number);
+        if let Some(value) = cell.and_then(|cell| read(cell, tenant.quota, now)) {
+            family.sample(&[("tenant", &tenant.name)], value);
         }
     }
 }

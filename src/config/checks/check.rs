@@ -30,7 +30,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.admin(config);
     check.image_key(config);
     check.client(&config.client);
-    check.doors(config);
+    check.client_addresses(config);
     check.keys(config);
     check.cors(&config.cors);
     check.session(&config.session);

@@ -5,7 +5,7 @@ mod admin;
 mod client;
 pub(crate) mod contradictions;
 mod disaggregation;
-mod doors;
+mod client_addresses;
 mod flow;
 mod names;
 mod pools;

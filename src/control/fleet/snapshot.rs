@@ -101,7 +101,7 @@ impl Fleet {
         })
     }
 
-    /// The current fleet, as a new generation. The front door adds its terms.
+    /// The current fleet, as a new generation, still without the access of clients.
     pub(crate) fn snapshot(&mut self) -> FleetSnapshot {
         self.generation += 1;
         self.choose_engine_users();

@@ -2,7 +2,7 @@
 //! the paths of the start.
 
 use super::super::tls::{AdminTls, ServerTls};
-use super::handover::AdminDoor;
+use super::handover::AdminSetup;
 use forebay_admin::{Access, AdminListener, AdminSocket, AdminTokens, ClientCallers, Question};
 use forebay_config::{Config, read_token};
 use forebay_tls::Acceptor;
@@ -28,14 +28,14 @@ impl AdminRules {
     }
 
     /// The admin API by these rules, before it answers.
-    pub(crate) fn door(
+    pub(crate) fn admin_setup(
         &self,
         socket: AdminSocket,
         callers: Option<ClientCallers>,
         questions: mpsc::Sender<Question>,
-    ) -> io::Result<AdminDoor> {
+    ) -> io::Result<AdminSetup> {
         let listener = AdminListener::new(socket, self.tls.as_ref().map(AdminTls::shown))?;
-        Ok(AdminDoor { listener, callers, questions, access: Arc::clone(&self.access) })
+        Ok(AdminSetup { listener, callers, questions, access: Arc::clone(&self.access) })
     }
 
     /// Certificates of the admin API.

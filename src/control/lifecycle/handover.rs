@@ -38,7 +38,7 @@ pub struct HandoverOffer {
 }
 
 /// The admin API before it answers.
-pub(crate) struct AdminDoor {
+pub(crate) struct AdminSetup {
     pub(crate) listener: AdminListener,
     pub(crate) callers: Option<ClientCallers>,
     pub(crate) questions: mpsc::Sender<Question>,
@@ -60,7 +60,7 @@ pub(crate) struct Handover {
     clock: Clock,
     calls: mpsc::Sender<HostCall>,
     /// Until this process answers the admin API.
-    door: Option<AdminDoor>,
+    admin_setup: Option<AdminSetup>,
     admin: Option<AbortHandle>,
     host: Option<HandoverHost>,
     /// The log has why no process can come.
@@ -73,9 +73,9 @@ impl Handover {
         setup: HandoverSetup,
         clock: Clock,
         calls: mpsc::Sender<HostCall>,
-        door: AdminDoor,
+        admin_setup: AdminSetup,
     ) -> Self {
-        let door = Some(door);
+        let admin_setup = Some(admin_setup);
         let before = setup.taken.as_ref().zip(setup.offer.as_ref());
         let before =
             before.map(|(taken, own)| PreviousProcess::new(taken.from, Arc::clone(&own.sockets)));
@@ -84,7 +84,7 @@ impl Handover {
             others: OtherHolders { before, heir_count: 0 },
             clock,
             calls,
-            door,
+            admin_setup,
             admin: None,
             host: None,
             has_complained: false,
@@ -102,7 +102,7 @@ impl Handover {
 
     /// This is the process that answers the admin API.
     pub(crate) fn is_open(&self) -> bool {
-        self.door.is_none()
+        self.admin_setup.is_none()
     }
 
     /// Another process may come.
@@ -181,11 +181,11 @@ impl Handover {
     }
 
     fn open(&mut self) {
-        let Some(mut door) = self.door.take() else { return };
-        if let Err(error) = door.listener.take_name() {
+        let Some(mut admin_setup) = self.admin_setup.take() else { return };
+        if let Err(error) = admin_setup.listener.take_name() {
             warn!(%error, "the admin socket keeps the name that it has beside the configured one");
         }
-        let AdminDoor { listener, callers, questions, access } = door;
+        let AdminSetup { listener, callers, questions, access } = admin_setup;
         let admin = forebay_admin::serve(listener, callers, questions, access);
         let admin = tokio::task::spawn_local(admin);
         self.admin = Some(admin.abort_handle());

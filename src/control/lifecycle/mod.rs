@@ -5,7 +5,7 @@
 
 mod admin_rules;
 mod drain;
-mod front_door;
+mod client_access;
 mod handover;
 mod reload;
 mod stop;
@@ -15,7 +15,7 @@ mod watchdog;
 
 pub(super) use admin_rules::AdminRules;
 pub use admin_rules::admin_tokens;
-pub(super) use front_door::FrontDoor;
+pub(super) use client_access::ClientAccess;
 pub(super) use handover::Handover;
 pub use handover::{HandoverOffer, HandoverSetup};
 pub(super) use stop::{StopOrder, StopSignal};
@@ -43,7 +43,7 @@ pub(super) struct Lifecycle {
     watchdog: Watchdog,
     systemd: Systemd,
     reload: ReloadSource,
-    front: FrontDoor,
+    client_access: ClientAccess,
     /// Reason for an end with an error.
     fault: Option<ControlError>,
 }
@@ -65,7 +65,7 @@ impl Lifecycle {
         handover: Handover,
         reloader: Option<Reloader>,
         admin_rules: AdminRules,
-        front: FrontDoor,
+        client_access: ClientAccess,
     ) -> Self {
         Self {
             drain: None,
@@ -73,7 +73,7 @@ impl Lifecycle {
             watchdog: Watchdog::default(),
             systemd: Systemd::of_environment(),
             reload: ReloadSource::new(reloader, admin_rules),
-            front,
+            client_access,
             fault: None,
         }
     }
@@ -85,7 +85,7 @@ impl Lifecycle {
         is_restoring: bool,
         now: NanosSinceStart,
     ) -> LifecycleStep {
-        let publishes = self.front.renew_token_keys(now >= env.first_fleet_at);
+        let publishes = self.client_access.renew_token_keys(now >= env.first_fleet_at);
         self.take_over(&env.ports, is_restoring);
         self.handover.wait_for_next();
         self.handover.reopen();
@@ -107,8 +107,8 @@ impl Lifecycle {
         }
     }
 
-    pub(super) const fn front(&self) -> &FrontDoor {
-        &self.front
+    pub(super) const fn client_access(&self) -> &ClientAccess {
+        &self.client_access
     }
 
     /// File of model names from the process before, if that process handed the file over.
@@ -150,17 +150,17 @@ impl Lifecycle {
         self.watchdog.are_stalled().collect()
     }
 
-    /// Reads the configuration again, into `config` and the front door.
+    /// Reads the configuration again, into `config` and the access of clients.
     pub(super) fn read_config(
         &mut self,
         config: &mut Arc<Config>,
     ) -> Result<ReloadReport, ReloadRefusal> {
-        self.reload.read(config, &mut self.front)
+        self.reload.read(config, &mut self.client_access)
     }
 
     /// Restarts the source of token keys, if the reload has changed the source.
     pub(super) fn follow_token_keys(&mut self, config: &Config, changed: &ChangedKeys<'_>) {
-        self.front.follow_token_keys(config, changed);
+        self.client_access.follow_token_keys(config, changed);
     }
 
     /// The workers of these URLs have found no place: the next reload adds them again.

@@ -3,7 +3,7 @@
 //! small files on the control plane's thread; shards do not wait for it.
 
 use super::admin_rules::AdminRules;
-use super::front_door::FrontDoor;
+use super::client_access::ClientAccess;
 use forebay_admin::{ReloadRefusal, ReloadReport};
 use forebay_config::{Config, Finding, ReloadError, Reloader, Severity};
 use forebay_tls::Acceptor;
@@ -22,12 +22,12 @@ impl ReloadSource {
         Self { reloader, admin_rules }
     }
 
-    /// Reads the configuration into `config` and the front door. The fleet then has to be
+    /// Reads the configuration into `config` and the access of clients. The fleet then has to be
     /// published.
     pub(super) fn read(
         &mut self,
         config: &mut Arc<Config>,
-        front: &mut FrontDoor,
+        client_access: &mut ClientAccess,
     ) -> Result<ReloadReport, ReloadRefusal> {
         let Some(reloader) = &mut self.reloader else { return Err(ReloadRefusal::NoSource) };
         let (mut changes, warnings) = match reloader.reload() {
@@ -39,12 +39,12 @@ impl ReloadSource {
         };
         warnings.iter().for_each(log);
         let running = reloader.running();
-        let keys = front.read_keys(running, &mut changes);
-        front.reread_image_key(running, &mut changes);
+        let keys = client_access.read_keys(running, &mut changes);
+        client_access.reread_image_key(running, &mut changes);
         let restart = &changes.restart;
         info!(applied = ?changes.applied, needs_restart = ?restart, "configuration reloaded");
         *config = Arc::new(reloader.running_as(config));
-        front.take_config(config, keys);
+        client_access.take_config(config, keys);
         for key in self.admin_rules.read_again(config) {
             changes.also_applied(key);
         }

@@ -5,6 +5,7 @@
 
 mod change;
 mod joining;
+mod line_file;
 mod model_log;
 mod model_memory;
 mod operator_state;

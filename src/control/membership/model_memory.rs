@@ -5,14 +5,13 @@
 //! thread writes a single text at a time.
 
 use super::super::fleet::RememberedWorker;
+use super::line_file::{Durability, lines_of, replace};
 use forebay_base::limits::MODEL_MEMORY_BYTES_MAX;
 use forebay_base::read_text;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tempfile::NamedTempFile;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -71,11 +70,11 @@ impl ModelMemory {
     pub(super) fn keep(&mut self, workers: &[RememberedWorker]) {
         // Their state now does not predict their state after a restart.
         let later = workers.iter().map(|worker| RememberedWorker { up: false, ..worker.clone() });
-        let text = text_of(&later.collect::<Vec<_>>());
+        let text = lines_of(&later.collect::<Vec<_>>());
         let Some(path) = self.path.clone().filter(|_| text != self.text) else { return };
         self.text.clone_from(&text);
         self.writing = Some(spawn_blocking(move || {
-            if let Err(error) = replace(&path, &text) {
+            if let Err(error) = replace(&path, &text, Durability::Cache) {
                 let file = path.display();
                 warn!(%file, %error, "the models of the workers are not kept for a restart");
             }
@@ -94,7 +93,7 @@ impl ModelMemory {
 /// A temporary file with the lines.
 pub(super) fn file_of(workers: &[RememberedWorker]) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
-    file.write_all(text_of(workers).as_bytes())?;
+    file.write_all(lines_of(workers).as_bytes())?;
     Ok(file)
 }
 
@@ -106,25 +105,6 @@ fn read(file: File) -> io::Result<String> {
 fn parse(text: &str) -> Vec<RememberedWorker> {
     let known = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     known.filter(|known: &RememberedWorker| !known.worker.is_empty()).collect()
-}
-
-fn text_of(workers: &[RememberedWorker]) -> String {
-    let mut text = String::new();
-    for worker in workers {
-        if let Ok(line) = serde_json::to_string(worker) {
-            let _ = writeln!(text, "{line}");
-        }
-    }
-    text
-}
-
-/// Replaces the file atomically.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = NamedTempFile::new_in(parent.unwrap_or(Path::new(".")))?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -154,7 +134,7 @@ mod tests {
         assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, [worker(&["m"], false)]);
         std::fs::write(&path, [0xff; 16]).unwrap();
         assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, []);
-        replace(&path, &text_of(&[worker(&["n"], false)])).unwrap();
+        replace(&path, &lines_of(&[worker(&["n"], false)]), Durability::Cache).unwrap();
         assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, [worker(&["n"], false)]);
     }
 }

@@ -3,21 +3,19 @@
 //! blocking thread writes a single text at a time. At most a line for each of `WORKERS_MAX`
 //! workers.
 
+use super::line_file::{Durability, lines_of, replace};
 use forebay_admin::AddWorkerRequest;
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, read_file};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
-use std::fs::File;
 use std::future::Future;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tempfile::NamedTempFile;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
 use tracing::{error, info};
@@ -188,7 +186,7 @@ impl WorkersState {
 
     /// Begins to write the file if its text differs.
     pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
-        let text = text_of(orders);
+        let text = lines_of(orders);
         let confirms = std::mem::take(&mut self.asked);
         if text == self.text && self.retry_at.is_none() {
             confirms.into_iter().for_each(|confirm| drop(confirm.send(Ok(()))));
@@ -199,7 +197,7 @@ impl WorkersState {
         let ended = Rc::clone(&self.ended);
         let had_failed = self.retry_at.is_some();
         let write = spawn_blocking(move || {
-            replace(&path, &text).map_err(|error| {
+            replace(&path, &text, Durability::Disk).map_err(|error| {
                 let fault = format!("`workers_state` {}: not written: {error}", path.display());
                 if !had_failed {
                     error!("{fault}; tried again until it is");
@@ -244,27 +242,6 @@ fn parse(text: &str) -> Result<Vec<WorkerOrder>, String> {
     lines.map(order).collect()
 }
 
-fn text_of(orders: &[WorkerOrder]) -> String {
-    let mut text = String::new();
-    for order in orders {
-        if let Ok(line) = serde_json::to_string(order) {
-            let _ = writeln!(text, "{line}");
-        }
-    }
-    text
-}
-
-/// Replaces the file atomically, also across a power cut.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = parent.unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    File::open(folder)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,7 +260,7 @@ mod tests {
             WorkerOrder { role: Some("prefill".into()), draining: true, ..named },
             WorkerOrder { removed: true, ..order("https://b:1") },
         ];
-        replace(&path, &text_of(&orders)).unwrap();
+        replace(&path, &lines_of(&orders), Durability::Disk).unwrap();
         assert_eq!(WorkersState::open(&path).1, orders);
         let lines = "{\"url\":\"http://a:1\",\"name\":\"w\",\"role\":\"prefill\",\"added\":true,\
             \"draining\":true}\n{\"url\":\"https://b:1\",\"removed\":true}\n";

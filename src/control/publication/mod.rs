@@ -23,7 +23,7 @@ use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_board::RankLoad;
 use forebay_board::account::StageHistograms;
 use forebay_fleet::worker::{FleetSnapshot, Rank};
-use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeRefused};
+use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeError};
 use serde_json::Value;
 use std::io;
 use std::rc::Rc;
@@ -242,8 +242,8 @@ impl Publication {
     pub(super) fn replica_messages(
         &self,
         reader: Option<ReplicaId>,
-    ) -> Result<MessageStream, SubscribeRefused> {
-        self.replicas.as_ref().ok_or(SubscribeRefused::NoPeers)?.subscribe(reader)
+    ) -> Result<MessageStream, SubscribeError> {
+        self.replicas.as_ref().ok_or(SubscribeError::NoPeers)?.subscribe(reader)
     }
 
     /// The replicas expect no new requests from this router.

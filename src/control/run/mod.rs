@@ -7,7 +7,7 @@ mod answers;
 use super::environment::{ChangedKeys, Environment, TICK, UPSTREAM_TLS};
 use super::error::ControlError;
 use super::feeds::{Feeds, FeedsSetup};
-use super::lifecycle::{AdminRules, FrontDoor, Handover, Lifecycle, StopOrder, StopSignal};
+use super::lifecycle::{AdminRules, ClientAccess, Handover, Lifecycle, StopOrder, StopSignal};
 use super::membership::{FleetChange, Membership, WorkerList};
 use super::ports::Ports;
 use super::publication::{Owners, Publication};
@@ -67,11 +67,11 @@ impl Control {
         let (to_questions, questions) = mpsc::channel(NOTICES_MAX);
         let admin_rules = AdminRules::new(setup.admin_tls, access);
         let (to_host_calls, host_calls) = mpsc::channel(HOST_CALLS_MAX);
-        let door = admin_rules.door(admin, setup.callers, to_questions)?;
-        let handover = Handover::start(setup.handover, clock, to_host_calls, door);
+        let admin_setup = admin_rules.admin_setup(admin, setup.callers, to_questions)?;
+        let handover = Handover::start(setup.handover, clock, to_host_calls, admin_setup);
         let clients = WorkerClients::new(&config, &tls.connectors).map_err(ControlError::Client)?;
         let clients = clients.of_router(setup.router_id);
-        let front = FrontDoor::open(&config, setup.api_keys, tls.server)?;
+        let client_access = ClientAccess::open(&config, setup.api_keys, tls.server)?;
         let env = Environment {
             first_fleet_at: clock.now().plus(config.health.timeout),
             config,
@@ -101,7 +101,7 @@ impl Control {
             membership,
             feeds: Feeds::start(&env, feeds_setup),
             reports: Reports::default(),
-            lifecycle: Lifecycle::new(handover, reloader, admin_rules, front),
+            lifecycle: Lifecycle::new(handover, reloader, admin_rules, client_access),
             publication: Publication::start(&env, setup.log_dropped)?,
             env,
         };
@@ -232,11 +232,12 @@ impl Control {
     /// Publishes a new generation of the fleet.
     fn publish(&mut self) {
         let mut fleet = self.membership.snapshot();
-        self.lifecycle.front().equip(&mut fleet);
+        self.lifecycle.client_access().equip(&mut fleet);
         self.reports.equip(&mut fleet);
         self.publication.renew(&self.env, fleet);
         self.feeds.learn_limits(self.publication.fleet());
-        let may_publish = self.membership.may_publish() && !self.lifecycle.front().is_waiting();
+        let may_publish =
+            self.membership.may_publish() && !self.lifecycle.client_access().is_waiting();
         self.publication.publish(&self.env.ports, may_publish);
     }
 

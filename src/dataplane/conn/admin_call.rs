@@ -11,7 +11,7 @@ use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_http1::{BodyFraming, FieldKind, RequestHead, UpstreamHead, encode_request};
 use forebay_link::link;
-use forebay_mailbox::{ClientDoor, DoorRefusal, is_on_client_port};
+use forebay_mailbox::{AdminConnectError, AdminConnector, is_on_client_port};
 use forebay_net::Socket;
 use forebay_prompt::parse::{Reason, Refusal};
 use forebay_router::dispatch::RelayError;
@@ -26,14 +26,14 @@ const AFTER_ANSWER_MAX: Duration = Duration::from_secs(1);
 const TOO_MANY: &str = "\
 Too many calls of the admin API are under way by this port. Try again later, or call its own.";
 
-/// Door to the admin API, if the request is an admin call.
-pub(crate) fn door<'a>(
+/// Connector to the admin API, if the request is an admin call.
+pub(crate) fn connector<'a>(
     shard: &'a Shard,
     conn: &Conn,
     head: &RequestHead,
-) -> Option<&'a dyn ClientDoor> {
-    let door = shard.links.doors.admin.as_deref()?;
-    is_on_client_port(head.path(&conn.input)).then_some(door)
+) -> Option<&'a dyn AdminConnector> {
+    let connector = shard.links.control.admin.as_deref()?;
+    is_on_client_port(head.path(&conn.input)).then_some(connector)
 }
 
 /// Relays the call and its answer.
@@ -41,11 +41,11 @@ pub(crate) async fn pass(
     shard: &Shard,
     conn: &mut Conn,
     buffers: &mut Buffers,
-    door: &dyn ClientDoor,
+    connector: &dyn AdminConnector,
 ) -> ConnectionReuse {
-    let opened = door.open(conn.client.peer).map_err(|closed| match closed {
-        DoorRefusal::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
-        DoorRefusal::Over => Refusal::new(Reason::Draining),
+    let opened = connector.open(conn.client.peer).map_err(|closed| match closed {
+        AdminConnectError::Full => Refusal::new(Reason::RejectedInFlight).with_message(TOO_MANY),
+        AdminConnectError::Closed => Refusal::new(Reason::Draining),
     });
     let socket = opened.and_then(|stream| {
         // Any connected stream socket works.

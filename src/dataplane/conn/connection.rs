@@ -61,8 +61,10 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
     let mut reused = false;
     loop {
         let after = match head(&shard.env, conn, &mut buffers.head, reused).await {
-            Ok(()) => match admin_call::door(shard, conn, &buffers.head) {
-                Some(door) => Box::pin(admin_call::pass(shard, conn, buffers, door)).await,
+            Ok(()) => match admin_call::connector(shard, conn, &buffers.head) {
+                Some(connector) => {
+                    Box::pin(admin_call::pass(shard, conn, buffers, connector)).await
+                }
                 None => request::serve::serve(shard, conn, buffers).await,
             },
             Err(NoRequest::Silent) => {

@@ -20,7 +20,7 @@ pub(crate) struct HeadPhase {
 #[derive(Debug)]
 pub(crate) struct AdmissionPhase {
     pub(crate) endpoint: Endpoint,
-    pub(crate) newcomer: NewRequest,
+    pub(crate) new_request: NewRequest,
     pub(crate) places: LimitPlaces,
 }
 
@@ -45,7 +45,7 @@ impl Drop for RouterPlace {
 #[derive(Debug)]
 pub(crate) struct BodyPhase {
     pub(crate) endpoint: Endpoint,
-    pub(crate) newcomer: NewRequest,
+    pub(crate) new_request: NewRequest,
     pub(crate) places: LimitPlaces,
     /// Time of the last byte. Queue waits count from here, so a slow upload gains no earlier place.
     pub(crate) read_at: NanosSinceStart,
@@ -54,7 +54,7 @@ pub(crate) struct BodyPhase {
 /// The model and the facts for choosing ranks are known.
 pub(crate) struct TargetPhase {
     pub(crate) endpoint: Endpoint,
-    pub(crate) newcomer: NewRequest,
+    pub(crate) new_request: NewRequest,
     pub(crate) places: LimitPlaces,
     /// Fleet in which the model was found.
     pub(crate) fleet: Rc<ShardFleet>,
@@ -65,7 +65,7 @@ pub(crate) struct TargetPhase {
 /// The prompt is matched: ranks can be chosen.
 pub(crate) struct MatchPhase {
     pub(crate) endpoint: Endpoint,
-    pub(crate) newcomer: NewRequest,
+    pub(crate) new_request: NewRequest,
     pub(crate) places: LimitPlaces,
     pub(crate) facts: RequestFacts,
     pub(crate) delivery: Delivery,

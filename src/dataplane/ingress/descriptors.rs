@@ -1,7 +1,7 @@
 //! The limit of open files, which also bounds connections: raised to its maximum, and compared with
 //! the configuration.
 
-use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, CLIENT_DOOR_CALLS_MAX};
+use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, CLIENT_PORT_CALLS_MAX};
 use forebay_config::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, warn};
@@ -62,7 +62,7 @@ fn descriptors_needed(config: &Config) -> u64 {
     let of_shard = limits.connections_max.saturating_add(limits.in_flight_max);
     let of_shards = of_shard.saturating_add(OF_SHARD).saturating_mul(config.cores.len());
     let of_workers = config.workers.len().saturating_mul(OF_WORKER);
-    let of_admin = ADMIN_CONNECTIONS_MAX + 2 * CLIENT_DOOR_CALLS_MAX;
+    let of_admin = ADMIN_CONNECTIONS_MAX + 2 * CLIENT_PORT_CALLS_MAX;
     let all = [of_shards, of_workers, of_admin, OTHERS];
     u64::try_from(all.into_iter().fold(0, usize::saturating_add)).unwrap_or(u64::MAX)
 }

@@ -40,15 +40,15 @@ fn of_head(
     authenticate(shard, conn, request)?;
     client_identity::admit(shard, conn, request)?;
     readable(&request.head)?;
-    let mut newcomer = NewRequest::of(part(shard, &request.caller.principal));
-    let router = enter_router(shard, request, endpoint, &mut newcomer)?;
-    let shard_place = enter_shard(shard, &newcomer)?;
+    let mut new_request = NewRequest::of(part(shard, &request.caller.principal));
+    let router = enter_router(shard, request, endpoint, &mut new_request)?;
+    let shard_place = enter_shard(shard, &new_request)?;
     let tenant = request.caller.principal.tenant;
     let check = quota::enter(shard, request.story.bill_mut(), tenant, endpoint);
     show_limits(request, check)?;
     Ok(AdmissionPhase {
         endpoint,
-        newcomer,
+        new_request,
         places: LimitPlaces { _router: router, shard: shard_place },
     })
 }
@@ -80,19 +80,19 @@ fn enter_router(
     shard: &Shard,
     request: &Request<'_>,
     endpoint: Endpoint,
-    newcomer: &mut NewRequest,
+    new_request: &mut NewRequest,
 ) -> Result<RouterPlace, Refusal> {
     let fleet = shard.workers.fleet.borrow();
     let mut stages = shard.routing.stages.borrow_mut();
     if endpoint.is_inference() {
-        stages.windows_of_all(&fleet, request.story.facts.times.started, newcomer)?;
+        stages.windows_of_all(&fleet, request.story.facts.times.started, new_request)?;
     }
     let count = stages.loads.board.in_flight();
     let most = fleet.config.flow.router_in_flight_max;
     if !count.enter(most) {
         // The places of tenants on other shards are not known here: a share of this shard's part.
         let of_shard = usize::try_from(most).unwrap_or(usize::MAX) / shard.links.bells.len().max(1);
-        if !shard.intake.in_flight.has_share(newcomer.tenant, of_shard) {
+        if !shard.intake.in_flight.has_share(new_request.tenant, of_shard) {
             return Err(in_flight_full());
         }
         let is_counted = count.enter(NO_LIMIT);
@@ -101,8 +101,8 @@ fn enter_router(
     Ok(RouterPlace(stages.loads.board.clone()))
 }
 
-fn enter_shard(shard: &Shard, newcomer: &NewRequest) -> Result<InFlightPlace, Refusal> {
-    shard.intake.in_flight.admit(newcomer.tenant).map_err(|_| in_flight_full())
+fn enter_shard(shard: &Shard, new_request: &NewRequest) -> Result<InFlightPlace, Refusal> {
+    shard.intake.in_flight.admit(new_request.tenant).map_err(|_| in_flight_full())
 }
 
 /// The client sees the standing of its limits, whether or not its request passes.

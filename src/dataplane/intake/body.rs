@@ -63,8 +63,8 @@ pub(crate) async fn receive<'c>(
         Ok(read_at) => {
             let is_stream = exchange.request.api.stream;
             exchange.request.story.read(read_at, is_stream);
-            let Exchange { request, phase: AdmissionPhase { newcomer, places, .. } } = exchange;
-            Ok(Exchange { request, phase: BodyPhase { endpoint, newcomer, places, read_at } })
+            let Exchange { request, phase: AdmissionPhase { new_request, places, .. } } = exchange;
+            Ok(Exchange { request, phase: BodyPhase { endpoint, new_request, places, read_at } })
         }
         Err(stop) => Err(exchange.stop(stop)),
     }

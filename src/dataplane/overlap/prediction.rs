@@ -170,7 +170,7 @@ fn account_overlap(
         let is_beside =
             trust.counts_guess(group) && matched.kind(asked.fleet, rank) == GuessKind::Speculative;
         return match is_beside && is_reached {
-            true => predicted(matched.told(rank, known.tiers), true),
+            true => predicted(matched.by_events(rank, known.tiers), true),
             false => None,
         };
     };

@@ -43,8 +43,8 @@ impl<'a> ModelRequest<'a> {
         body: &'a [u8],
     ) -> MatchRequest<'a> {
         let Self { fleet, model, .. } = self;
-        let place = RenderThread::Shard;
-        MatchRequest { index, fleet, model, request, body, place }
+        let thread = RenderThread::Shard;
+        MatchRequest { index, fleet, model, request, body, thread }
     }
 }
 
@@ -70,9 +70,9 @@ pub(crate) async fn find<'c>(
     match split {
         Ok(split) => {
             let Exchange { request, phase } = exchange;
-            let TargetPhase { endpoint, newcomer, places, facts, resumable, .. } = phase;
+            let TargetPhase { endpoint, new_request, places, facts, resumable, .. } = phase;
             let delivery = Delivery { split, resumable, reply: WorkerReply::default() };
-            let phase = MatchPhase { endpoint, newcomer, places, facts, delivery };
+            let phase = MatchPhase { endpoint, new_request, places, facts, delivery };
             Ok(Exchange { request, phase })
         }
         Err(stop) => Err(exchange.stop(stop)),
@@ -209,8 +209,8 @@ impl OffloadedMatch {
         let start = clock.now();
         let body = self.message.get(self.head_bytes..).unwrap_or_default();
         let request = &self.request;
-        let place = RenderThread::Offload;
-        let ask = MatchRequest { index, fleet, model, request, body, place };
+        let thread = RenderThread::Offload;
+        let ask = MatchRequest { index, fleet, model, request, body, thread };
         let is_late = Duration::from_nanos(start.since(*posted_at)) > TEMPLATE_WAIT_MAX
             && self.request.prompt == PromptSource::Messages;
         self.rendered = match is_late {

@@ -140,7 +140,7 @@ pub(crate) async fn begin<'a>(
         &prefill.plan,
         &legs,
         leg_body.len(),
-        shard.links.doors.router_id,
+        shard.links.control.router_id,
     );
     let plan = Rc::clone(&prefill.plan);
     let leg = PostedLeg::post(shard, |ticket| {

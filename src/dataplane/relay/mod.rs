@@ -31,8 +31,8 @@ pub use events::{
 pub use exchange::{Outbound, send};
 pub use key::UpstreamKey;
 pub use pool::UpstreamPool;
-pub use pump::{Answer, CompletedAnswer, relay};
-pub use resumable_relay::relay_kept;
+pub use pump::{CompletedAnswer, PendingAnswer, relay};
+pub use resumable_relay::relay_resumable;
 pub use transcript::{Transcript, ask_for_ids};
 pub use tunnel::{TunnelEnd, TunnelWatch, tunnel};
 pub use tunnel_clock::{TunnelDirection, TunnelLimits};

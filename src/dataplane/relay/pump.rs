@@ -17,7 +17,7 @@ const CHUNK_FRAME_BYTES: usize = 24;
 
 /// The head of an answer, with the client's terms for its relay.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct PendingAnswer<'a> {
     /// Parsed from `upstream.input`.
     pub head: &'a ResponseHead,
     /// The client's version.
@@ -36,7 +36,7 @@ pub struct Answer<'a> {
     pub write_max: Duration,
 }
 
-impl Answer<'_> {
+impl PendingAnswer<'_> {
     /// The head of the client has no length of the body.
     const fn is_open(&self) -> bool {
         self.head_sent || matches!(self.head.body, BodyFraming::Chunked | BodyFraming::UntilClose)
@@ -63,7 +63,7 @@ pub struct CompletedAnswer {
 pub async fn relay(
     client: &mut impl Client,
     upstream: &mut Upstream,
-    answer: &Answer<'_>,
+    answer: &PendingAnswer<'_>,
     mut observe: impl FnMut(&[u8]),
 ) -> Result<CompletedAnswer, RelayError> {
     // A client that cannot be sent chunks sees the end of such a body in the end of the connection.
@@ -142,7 +142,7 @@ pub async fn relay(
 
 pub(super) fn encode_head(
     upstream: &Upstream,
-    answer: &Answer<'_>,
+    answer: &PendingAnswer<'_>,
     keep_alive: bool,
     out: &mut Vec<u8>,
 ) {
@@ -173,7 +173,7 @@ fn finish_body(body: &mut AnswerBody, tail: &mut Option<EventTail>, out: &mut Ve
 /// last event as the rest of the open event.
 async fn cut(
     conn: &mut Conn,
-    answer: &Answer<'_>,
+    answer: &PendingAnswer<'_>,
     body: &AnswerBody,
     tail: Option<EventTail>,
     mut out: Vec<u8>,

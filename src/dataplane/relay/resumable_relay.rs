@@ -3,7 +3,7 @@
 
 use super::chunk::{next_chunk, pass_on};
 use super::pump::encode_head;
-use super::{Answer, Client, CompletedAnswer, Transcript, Upstream};
+use super::{Client, CompletedAnswer, PendingAnswer, Transcript, Upstream};
 use crate::ingress::Turn;
 use forebay_http1::{AnswerBody, AnswerFraming, Version};
 use forebay_router::dispatch::RelayError;
@@ -14,10 +14,10 @@ use forebay_router::dispatch::RelayError;
 /// # Errors
 /// As [`super::relay`], but the client has whole events and no error event.
 /// [`RelayError::Moved`].
-pub async fn relay_kept(
+pub async fn relay_resumable(
     client: &mut impl Client,
     upstream: &mut Upstream,
-    answer: &Answer<'_>,
+    answer: &PendingAnswer<'_>,
     transcript: &mut Transcript,
     mut observe: impl FnMut(&[u8]),
     mut leaves: impl FnMut(&mut Transcript) -> bool,

@@ -74,15 +74,15 @@ pub async fn tunnel(
         for (moved, pipe) in moves.into_iter().zip([&mut up, &mut down]) {
             match moved {
                 Poll::Pending => {}
-                Poll::Ready(Ok(Moved::Came(chunk))) => {
+                Poll::Ready(Ok(PipeProgress::Read(chunk))) => {
                     let bytes = chunk.len();
                     watch.passes(pipe.toward, bytes);
                     pipe.send(chunk, &mut clock, now);
                     // Two sides that are both fast would never make this wait.
                     turn.spend(bytes).await;
                 }
-                Poll::Ready(Ok(Moved::Sent)) => clock.sent(pipe.toward, now),
-                Poll::Ready(Ok(Moved::Ended)) => clock.half_closed(now),
+                Poll::Ready(Ok(PipeProgress::Sent)) => clock.sent(pipe.toward, now),
+                Poll::Ready(Ok(PipeProgress::Ended)) => clock.half_closed(now),
                 Poll::Ready(Err(side)) => broken = broken.or(Some(side)),
             }
         }
@@ -142,8 +142,8 @@ enum PipeState {
 }
 
 /// Progress of a direction.
-enum Moved {
-    Came(Vec<u8>),
+enum PipeProgress {
+    Read(Vec<u8>),
     Sent,
     Ended,
 }
@@ -168,18 +168,18 @@ impl<'a> Pipe<'a> {
     }
 
     /// Ready after progress, or with the side that broke off.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, TunnelDirection>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PipeProgress, TunnelDirection>> {
         match self.state {
             PipeState::Ended => Poll::Pending,
             PipeState::Reads => self.reader.poll_chunk(cx).map(|read| match read {
-                Ok(chunk) if !chunk.is_empty() => Ok(Moved::Came(chunk)),
+                Ok(chunk) if !chunk.is_empty() => Ok(PipeProgress::Read(chunk)),
                 // Over TLS many peers close without a notice. Frames show whether all has come.
                 Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(self.toward.other()),
                 _ => {
                     self.state = PipeState::Ended;
                     // A peer that has left does not get the end.
                     let _ = self.writer.close();
-                    Ok(Moved::Ended)
+                    Ok(PipeProgress::Ended)
                 }
             }),
             PipeState::Sends => match self.writer.poll_flushed(cx) {
@@ -189,7 +189,7 @@ impl<'a> Pipe<'a> {
                 }
                 Poll::Ready(Ok(())) => {
                     self.state = PipeState::Reads;
-                    Poll::Ready(Ok(Moved::Sent))
+                    Poll::Ready(Ok(PipeProgress::Sent))
                 }
                 Poll::Ready(Err(_)) => Poll::Ready(Err(self.toward)),
             },

@@ -13,7 +13,7 @@ use crate::pair::begin::{self, PairDispatch};
 use crate::relay::{Outbound, Upstream, Watch, first_bytes, send};
 use crate::reply::early_head;
 use crate::resume::remainder;
-use crate::send::answer_meaning::{meaning, turned_down};
+use crate::send::answer_meaning::{meaning, retry_error};
 use crate::send::blame;
 use crate::send::outbound::{Dispatch, encode, own_body};
 use crate::send::relay_answer::{AttemptAccount, UpstreamAnswer, answer, answer_began};
@@ -102,7 +102,7 @@ pub(crate) async fn run(
     if let Some(paired) = &mut paired {
         paired.predicted = predicted.take();
     }
-    let router_id = &shard.links.doors.router_id;
+    let router_id = &shard.links.control.router_id;
     let is_trial = lease.is_trial();
     let is_paired = paired.is_some();
     let going = Dispatch { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };
@@ -362,7 +362,7 @@ async fn exchange_with(
                 workers.count_receipt(plan.worker);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
-                if let Some(error) = turned_down(exchange, going, &upstream.input) {
+                if let Some(error) = retry_error(exchange, going, &upstream.input) {
                     let answering = UpstreamAnswer { upstream, sent };
                     return Err(decline(sending, conn, exchange, answering, error).await);
                 }

@@ -24,7 +24,7 @@ pub(super) fn account(
         shard,
         chosen,
         arrived_at: facts.arrived_at,
-        because: None,
+        choice_reason: None,
         overlap: OverlapFacts::default(),
         notes: None,
         now: env.now(),
@@ -36,7 +36,7 @@ pub(super) fn account(
         let computing = ComputingRank::of(&workers.board, chosen, facts.arrived_at, event.now);
         predicted = prediction::account(env, routing, links, buffers, asked, computing);
         let session = facts.caller.session;
-        event.because = Some(prediction::account_choice(env, routing, asked, session, rank));
+        event.choice_reason = Some(prediction::account_choice(env, routing, asked, session, rank));
         event.notes = fleet.serving.notes.as_ref().map(|sink| {
             let ask = asked.request(&routing.index, &buffers.api, buffers.body());
             (sink, ask, &buffers.prompt)

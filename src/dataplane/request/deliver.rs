@@ -25,9 +25,9 @@ pub(crate) fn deliver<'c>(
     exchange: Exchange<'c, MatchPhase>,
 ) -> impl Future<Output = Result<Exchange<'c, AnswerPhase>, RefusedExchange<'c>>> {
     let Exchange { request, phase } = exchange;
-    let MatchPhase { endpoint, newcomer, places, facts, delivery } = phase;
+    let MatchPhase { endpoint, new_request, places, facts, delivery } = phase;
     let body_bytes = u64::try_from(request.body().len()).unwrap_or(u64::MAX);
-    let mut flow = RequestFlow::new(facts, endpoint, body_bytes, newcomer);
+    let mut flow = RequestFlow::new(facts, endpoint, body_bytes, new_request);
     let mut exchange = Exchange { request, phase: delivery };
     async move {
         let driven = drive(shard, conn, &mut exchange, &mut flow).await;

@@ -59,7 +59,7 @@ pub(crate) async fn serve(
 
 /// Endpoint of the path.
 fn routed(shard: &Shard, conn: &Conn, head: &mut RequestHead) -> Result<Endpoint, Refusal> {
-    if request_loop(head, &conn.input, shard.links.doors.router_id).is_some() {
+    if request_loop(head, &conn.input, shard.links.control.router_id).is_some() {
         return Err(Refusal::new(Reason::RequestLoop));
     }
     route(&head.method, head.path(&conn.input))

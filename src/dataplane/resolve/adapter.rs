@@ -71,7 +71,7 @@ pub(crate) async fn load(
     let wait_max = env.config().timeouts.first_byte.min(ADAPTER_WAIT_MAX);
     let until = env.now().plus(wait_max);
     loop {
-        ask = ask.and_then(|ask| match shard.links.doors.adapters.try_send(ask) {
+        ask = ask.and_then(|ask| match shard.links.control.adapters.try_send(ask) {
             Err(TrySendError::Full(ask)) => Some(ask),
             Ok(()) | Err(TrySendError::Disconnected(_)) => None,
         });

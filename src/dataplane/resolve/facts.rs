@@ -168,7 +168,7 @@ pub(super) fn pass_window(
     pool: PoolIndex,
 ) -> Result<(), Refusal> {
     let mut stages = shard.routing.stages.borrow_mut();
-    stages.window_of(fleet, pool, shard.env.turn_began_at(), &mut phase.newcomer)?;
+    stages.window_of(fleet, pool, shard.env.turn_began_at(), &mut phase.new_request)?;
     stages.sends.retry.deposit();
     Ok(())
 }

@@ -28,9 +28,9 @@ pub(crate) async fn find<'c>(
     let found = of_request(shard, conn, &mut exchange).await;
     match found {
         Ok(TargetFacts { fleet, facts, resumable }) => {
-            let Exchange { request, phase: BodyPhase { endpoint, newcomer, places, .. } } =
+            let Exchange { request, phase: BodyPhase { endpoint, new_request, places, .. } } =
                 exchange;
-            let phase = TargetPhase { endpoint, newcomer, places, fleet, facts, resumable };
+            let phase = TargetPhase { endpoint, new_request, places, fleet, facts, resumable };
             Ok(Exchange { request, phase })
         }
         Err(stop) => Err(exchange.stop(stop)),

@@ -10,7 +10,9 @@ use crate::exchange::request::Request;
 use crate::exchange::resumable::{Resumable, ResumableStream};
 use crate::ingress::Conn;
 use crate::overlap::prediction;
-use crate::relay::{EarlyPart, OpenEventStream, StreamShape, Transcript, encode_cut, relay_kept};
+use crate::relay::{
+    EarlyPart, OpenEventStream, StreamShape, Transcript, encode_cut, relay_resumable,
+};
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
@@ -150,7 +152,7 @@ async fn relay_on(
     let leaves = |transcript: &mut Transcript| {
         workers.moves_streams(plan.worker) && leaves(shard, going, transcript, look_at)
     };
-    let relayed = relay_kept(&mut client, &mut upstream, &wanted, transcript, observe, leaves);
+    let relayed = relay_resumable(&mut client, &mut upstream, &wanted, transcript, observe, leaves);
     let relayed = relayed.await;
     let (reported, cached) = passed.reported();
     let head = &buffers.answer_head;

@@ -11,7 +11,7 @@ use forebay_router::request::{AnswerMeaning, SentCredentials};
 
 /// Why another rank may do better than the answer in `answer_head`. `None`: relay the answer to the
 /// client.
-pub(crate) fn turned_down(
+pub(crate) fn retry_error(
     exchange: &Exchange<'_, Delivery>,
     going: Dispatch<'_>,
     input: &[u8],

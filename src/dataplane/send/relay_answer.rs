@@ -11,7 +11,8 @@ use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
 use crate::relay::{
-    Answer, EarlyPart, OpenEventStream, StreamShape, Upstream, begins_with_error, gather, relay,
+    EarlyPart, OpenEventStream, PendingAnswer, StreamShape, Upstream, begins_with_error, gather,
+    relay,
 };
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
@@ -248,8 +249,8 @@ pub(crate) fn wanted<'a>(
     early: &EarlyPart,
     endpoint: Endpoint,
     extra: &'a [(&'a str, &'a [u8])],
-) -> Answer<'a> {
-    Answer {
+) -> PendingAnswer<'a> {
+    PendingAnswer {
         head: &buffers.answer_head,
         client_version: buffers.head.version,
         keep_alive: buffers.head.keep_alive && !env.draining.is_set(),

@@ -5,7 +5,7 @@ use forebay_base::limits::ROUTED_OWN_MAX;
 use forebay_base::{RankIndex, RouterId, ShardIndex, WorkerIndex};
 use forebay_board::account::{Count, ShardCounters, ShardPhase};
 use forebay_index::RoutedPrompt;
-use forebay_mailbox::ClientDoor;
+use forebay_mailbox::AdminConnector;
 use forebay_mailbox::{AdapterRequest, MeshMessage, StoredResponse};
 use forebay_ring::{Bell, MeshSender};
 use forebay_router::queue::Outbox;
@@ -22,7 +22,7 @@ pub(crate) struct Links {
     /// Counters of all shards, by number. Their phases show the progress of a drain.
     pub(crate) shard_counters: Vec<Arc<ShardCounters>>,
     /// To the control plane.
-    pub(crate) doors: Doors,
+    pub(crate) control: ControlLinks,
     /// Messages that found their ring full, by receiving shard.
     pub(crate) outbox: RefCell<Outbox<MeshMessage>>,
     /// Routed prompts for this shard's own slice; at most `ROUTED_OWN_MAX`.
@@ -31,10 +31,10 @@ pub(crate) struct Links {
     pub(crate) has_read_mesh: Cell<bool>,
 }
 
-/// Doors to the control plane for requests.
-pub(crate) struct Doors {
-    /// Door to the admin API, if clients may call that API through the client port.
-    pub(crate) admin: Option<Arc<dyn ClientDoor>>,
+/// Links to the control plane for requests.
+pub(crate) struct ControlLinks {
+    /// Connector to the admin API, if clients may call that API through the client port.
+    pub(crate) admin: Option<Arc<dyn AdminConnector>>,
     /// Requests to load adapters.
     pub(crate) adapters: SyncSender<AdapterRequest>,
     /// Id of this router towards workers.
@@ -46,14 +46,14 @@ impl Links {
         mesh: MeshSender<MeshMessage>,
         bells: Vec<Arc<Bell>>,
         shards: Vec<Arc<ShardCounters>>,
-        doors: Doors,
+        control: ControlLinks,
     ) -> Self {
         Self {
             mesh: RefCell::new(mesh),
             outbox: RefCell::new(Outbox::new(bells.len())),
             bells,
             shard_counters: shards,
-            doors,
+            control,
             routed: RefCell::default(),
             has_read_mesh: Cell::new(false),
         }

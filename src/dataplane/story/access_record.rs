@@ -93,7 +93,7 @@ impl RecordParts {
                     model = Some(&*api.model).filter(|model| !model.is_empty()),
                     tenant = fleet.tenants.name(end.tenant),
                     stream = facts.stream,
-                    because = facts.because.map_or("", |because| because.name()),
+                    because = facts.choice_reason.map_or("", |because| because.name()),
                     continued = facts.answer.continued,
                     worker = rank.map_or("", |(_, worker)| &*worker.name),
                     dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
@@ -139,9 +139,8 @@ impl RecordParts {
             let _ = match field {
                 RecordField::CachedTokens => number(out, usage.map(|usage| usage.cached)),
                 RecordField::Cause => out.write_all(event.cause().as_bytes()),
-                RecordField::ChoiceReason => {
-                    out.write_all(facts.because.map_or("", |because| because.name()).as_bytes())
-                }
+                RecordField::ChoiceReason => out
+                    .write_all(facts.choice_reason.map_or("", |because| because.name()).as_bytes()),
                 RecordField::Client => write!(out, "{}", end.client.address),
                 RecordField::Continued => write!(out, "{}", facts.answer.continued),
                 RecordField::DpRank => match rank {
@@ -205,7 +204,7 @@ fn write_slow(event: &StoryEnd<'_>, now: NanosSinceStart, left_out: u64) {
         tenant = fleet.tenants.name(end.tenant),
         worker = rank.map_or("", |(_, worker)| &*worker.name),
         dp_rank = rank.map_or(0, |(rank, _)| rank.dp_rank.0),
-        because = facts.because.map_or("", |because| because.name()),
+        because = facts.choice_reason.map_or("", |because| because.name()),
         read_ms = ms(read_ns),
         queue_ms = ms(times.queued_ns),
         engine_ms = ms(engine_ns),

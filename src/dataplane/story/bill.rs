@@ -90,7 +90,7 @@ struct DecodeTime {
 impl Bill {
     /// Starts counting the work of engines for the request. `prompt_estimate` of 0 counts no work.
     pub(super) fn count(&mut self, endpoint: Endpoint, api: &ApiRequest, prompt_estimate: u64) {
-        let answers = u64::from(api.answer_count.max(1));
+        let answers = u64::from(api.answer_count);
         let asked = api.max_tokens.map(u64::from);
         self.counted = (prompt_estimate > 0).then(|| {
             Box::new(CountedWork {

@@ -62,7 +62,7 @@ pub(crate) struct RankChoice<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) chosen: &'a request::ChosenRanks,
     pub(crate) arrived_at: NanosSinceStart,
-    pub(crate) because: Option<ChoiceReason>,
+    pub(crate) choice_reason: Option<ChoiceReason>,
     /// Overlap of the rank that computes the prompt.
     pub(crate) overlap: OverlapFacts,
     /// If a recorder is attached: the sink of notes, and the matched prompt.

@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     /// Rank of the last attempt.
     pub(crate) rank: Option<RankIndex>,
     /// Reason for which the rank was chosen.
-    pub(crate) because: Option<ChoiceReason>,
+    pub(crate) choice_reason: Option<ChoiceReason>,
     pub(crate) answer: AnswerFacts,
 }
 

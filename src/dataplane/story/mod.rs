@@ -126,7 +126,7 @@ impl Story {
     /// A rank is chosen, and an attempt begins.
     pub(crate) fn chosen(&mut self, event: &RankChoice<'_>) {
         self.facts.rank = Some(event.chosen.lease.rank());
-        self.facts.because = event.because.or(self.facts.because);
+        self.facts.choice_reason = event.choice_reason.or(self.facts.choice_reason);
         self.observers.chosen(event);
     }
 

@@ -88,7 +88,7 @@ pub(crate) fn charge(
     let (Some(rate), Some(cell)) = (quota.tokens, board.tenants().of(*billed)) else {
         return NO_LIMITS;
     };
-    let answers = u64::from(api.answer_count.max(1));
+    let answers = u64::from(api.answer_count);
     let wanted = prompt.saturating_add(u64::from(output_tokens).saturating_mul(answers));
     let taken = cell.take_tokens(rate, now, wanted);
     held.tokens = taken.ok();

@@ -215,7 +215,7 @@ fn end(open: &mut OpenTrace, event: &StoryEnd<'_>) {
     answer.status = status;
     answer.outcome = outcome;
     answer.continued = facts.answer.continued;
-    answer.because = facts.because.map(|because| because.name());
+    answer.choice_reason = facts.choice_reason.map(|because| because.name());
     answer.usage = facts.answer.usage.or(answer.usage);
     let begun_at = open.first_at.or(facts.times.head_at);
     if let Some(step) = recorded.steps.last_mut()

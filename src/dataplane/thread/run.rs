@@ -10,7 +10,7 @@ use crate::resolve::preflight;
 use crate::runtime::{self, Driver, Offload, Sleeper, Tools, WakeSource};
 use crate::state::env::Env;
 use crate::state::io::Io;
-use crate::state::links::{Doors, Links};
+use crate::state::links::{ControlLinks, Links};
 use crate::state::prompt_text::PromptText;
 use crate::state::routing::RoutingState;
 use crate::state::shard::{Intake, Queues, Shard};
@@ -23,7 +23,7 @@ use forebay_board::{LoadBoard, LoadReport, LoadReports, ShardBoard};
 use forebay_config::Config;
 use forebay_identity::AddressRules;
 use forebay_index::{ExpiringChunks, IndexReader, SliceWriter};
-use forebay_mailbox::ClientDoor;
+use forebay_mailbox::AdminConnector;
 use forebay_mailbox::{ShardEnd, ShardPeers, ToControl};
 use forebay_net::{IoCounts, end_turn};
 use forebay_ring::{Consumer, Producer};
@@ -48,7 +48,7 @@ const LAST_CALL: Duration = Duration::from_millis(150);
 /// Connections accepted before other tasks get a turn.
 const ACCEPTS_A_TURN_MAX: usize = 32;
 
-type Accepted = io::Result<NewConnection>;
+type AcceptResult = io::Result<NewConnection>;
 
 /// Everything a shard's thread starts with.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ pub struct ShardThread {
     pub listeners: Vec<BoundListener>,
     /// Connection count per client address, shared by all shards.
     pub addresses: Arc<AddressRules>,
-    /// Door to the admin API, if clients may call that API through the client port.
-    pub door: Option<Arc<dyn ClientDoor>>,
+    /// Connector to the admin API, if clients may call that API through the client port.
+    pub connector: Option<Arc<dyn AdminConnector>>,
     /// Wakes the thread from its sleep.
     pub wake: WakeSource,
 }
@@ -151,7 +151,7 @@ async fn main(setup: ShardSetup) -> io::Result<()> {
             mesh.sender,
             bells,
             shards,
-            Doors { admin: thread.door, adapters, router_id },
+            ControlLinks { admin: thread.connector, adapters, router_id },
         ),
         queues: Queues::new(number, fastrand::u64(..)),
         intake: Intake::new(in_flight, thread.addresses, trusted, cors, runtime::least_us()),
@@ -236,7 +236,7 @@ fn begin_none(shard: &Shard, listeners: &Listeners) -> bool {
 async fn accept_all(
     shard: &Rc<Shard>,
     listeners: &mut Listeners,
-    mut next: impl FnMut(&mut Listeners, &mut Context<'_>) -> Poll<Option<Accepted>>,
+    mut next: impl FnMut(&mut Listeners, &mut Context<'_>) -> Poll<Option<AcceptResult>>,
 ) {
     let mut turn_count = 0;
     loop {
@@ -403,7 +403,7 @@ mod tests {
                 driver,
                 listeners,
                 addresses: Arc::default(),
-                door: None,
+                connector: None,
                 wake: sources.remove(0),
             },
             end,

@@ -4,14 +4,14 @@ use super::super::outcome::BatchOutcome;
 use super::super::paths::naming::BlockText;
 use super::super::paths::tier::Tier;
 use super::{EntryState, LedgerEntry, RankBlocks};
-use forebay_kv_decode::Stored;
+use forebay_kv_decode::BlockStored;
 
 impl<T: BlockText> RankBlocks<T> {
     /// Applies hashes without tokens, as vLLM's offloading sends them: copies of blocks that were
     /// stored with their tokens before.
     pub(super) fn stored_by_name(
         &mut self,
-        event: &Stored<'_>,
+        event: &BlockStored<'_>,
         group: u32,
         tier: Tier,
     ) -> BatchOutcome {

@@ -59,7 +59,7 @@ impl<T: BlockText> RankBlocks<T> {
 mod tests {
     use super::super::restart_tests::restarted;
     use super::super::tests::{Index, Letters, SHARDS, blocks, keys_of, remove, store};
-    use super::super::{LowerTiers, Removed, Stored};
+    use super::super::{BlockRemoved, BlockStored, LowerTiers};
     use super::*;
     use forebay_kv_decode::Medium;
     use std::time::Duration;
@@ -87,13 +87,13 @@ mod tests {
 
         /// The chain `ab`, `cd` in a medium.
         fn store(&mut self, medium: Medium) {
-            let event = Stored { medium, ..store(None, &[10, 11], &[0, 1, 2, 3]) };
+            let event = BlockStored { medium, ..store(None, &[10, 11], &[0, 1, 2, 3]) };
             self.blocks.stored(&event, &mut self.ops);
             self.index.take(&mut self.ops);
         }
 
         fn remove(&mut self, hashes: &[u64], medium: Medium) {
-            self.blocks.removed(&Removed { medium, ..remove(hashes) }, &mut self.ops);
+            self.blocks.removed(&BlockRemoved { medium, ..remove(hashes) }, &mut self.ops);
             self.index.take(&mut self.ops);
         }
 
@@ -196,7 +196,7 @@ mod tests {
             let token = u32::try_from(number).unwrap();
             let hashes = [number];
             let text = [token % 26, token / 26];
-            let event = Stored { medium: Medium::Host, ..store(None, &hashes, &text) };
+            let event = BlockStored { medium: Medium::Host, ..store(None, &hashes, &text) };
             rig.blocks.stored(&event, &mut rig.ops);
         }
         assert!(rig.blocks.expire(rig.start, 100, &mut rig.ops).is_done);

@@ -30,7 +30,7 @@ use super::ranks::text_fit::{Evidence, TextFit};
 use forebay_base::ShardIndex;
 use forebay_base::limits::INNER_BLOCK;
 use forebay_index::{BlockKey, RootName};
-use forebay_kv_decode::{Attention, ImagesOfBlock, Removed, Stored};
+use forebay_kv_decode::{Attention, BlockRemoved, BlockStored, ImagesOfBlock};
 use forebay_snapshot::Link;
 
 /// The blocks of a rank, or of a pool that ranks share.
@@ -183,8 +183,8 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     /// Applies a store. Blocks before a faulty block stay stored, because they are valid.
-    pub fn stored(&mut self, event: &Stored<'_>, ops: &mut SliceOps) -> BatchOutcome {
-        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+    pub fn stored(&mut self, event: &BlockStored<'_>, ops: &mut SliceOps) -> BatchOutcome {
+        let tier = self.lower_tiers.tier_of(event.medium);
         let Some(tier) = tier else {
             return BatchOutcome::Elsewhere;
         };
@@ -218,8 +218,8 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     /// Applies a removal; unknown hashes are ignored.
-    pub fn removed(&mut self, event: &Removed<'_>, ops: &mut SliceOps) -> BatchOutcome {
-        let tier = self.lower_tiers.tier_of(event.medium).filter(|_| !event.remote);
+    pub fn removed(&mut self, event: &BlockRemoved<'_>, ops: &mut SliceOps) -> BatchOutcome {
+        let tier = self.lower_tiers.tier_of(event.medium);
         let Some(tier) = tier else {
             return BatchOutcome::Elsewhere;
         };
@@ -269,7 +269,7 @@ impl<T: BlockText> RankBlocks<T> {
 
     fn store_chain(
         &mut self,
-        event: &Stored<'_>,
+        event: &BlockStored<'_>,
         group: u32,
         tier: Tier,
         ops: &mut SliceOps,
@@ -285,10 +285,10 @@ impl<T: BlockText> RankBlocks<T> {
             return BatchOutcome::NotText;
         }
         let mut outcome = BatchOutcome::Applied;
-        let mut images = event.images;
+        let mut images = event.extra_keys.images;
         let blocks = event.hashes.iter().zip(event.token_ids.chunks_exact(block_tokens));
         for (position, (&hash, token_ids)) in blocks.enumerate() {
-            let is_opaque = event.is_opaque(position);
+            let is_opaque = event.extra_keys.is_opaque(position);
             let naming = &self.naming;
             let images = images.next_block();
             let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
@@ -336,7 +336,7 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Marks the blocks of an event from `from` on as no text. Their children cannot be text either
     /// and must not wait for a parent that never comes.
-    fn mark_opaque(&mut self, event: &Stored<'_>, from: usize, group: u32) {
+    fn mark_opaque(&mut self, event: &BlockStored<'_>, from: usize, group: u32) {
         // Without a tokenizer no block is text, and no block waits.
         if self.naming.text.is_none() {
             return;
@@ -346,7 +346,7 @@ impl<T: BlockText> RankBlocks<T> {
         for (position, (&hash, token_ids)) in blocks.enumerate().skip(from) {
             let id = self.id(hash, group);
             self.opaque.add(id);
-            let is_opaque = event.is_opaque(position);
+            let is_opaque = event.extra_keys.is_opaque(position);
             let naming = &self.naming;
             let images = ImagesOfBlock::default();
             let read = naming.read(token_ids, is_opaque, images, &mut self.block_bytes);
@@ -384,7 +384,7 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Root of the sequences of an event. Lower tiers may have larger blocks than the device, but
     /// prompts are looked up under the device's root, so all tiers share that root.
-    fn root(&mut self, event: &Stored<'_>, tier: Tier) -> Tip {
+    fn root(&mut self, event: &BlockStored<'_>, tier: Tier) -> Tip {
         let lower = tier != Tier::Device;
         let is_part = event.group.is_some() && event.block_size_tokens < self.sizes.device_tokens;
         if !lower && !is_part || self.sizes.device_tokens == 0 {
@@ -398,8 +398,8 @@ impl<T: BlockText> RankBlocks<T> {
         let name = RootName {
             model: &self.naming.model,
             block_size_tokens: if lower { self.sizes.device_tokens } else { whole_tokens },
-            lora: event.lora_name,
-            cache_salt: event.cache_salt,
+            lora: event.extra_keys.lora_name,
+            cache_salt: event.extra_keys.cache_salt,
         };
         Tip { key: BlockKey::root(self.naming.seed, &name), slice: None }
     }

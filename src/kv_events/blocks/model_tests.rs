@@ -34,7 +34,7 @@ struct Model {
 }
 
 impl Model {
-    fn store(&mut self, event: &Stored<'_>, tier: usize) {
+    fn store(&mut self, event: &BlockStored<'_>, tier: usize) {
         let group = event.group.unwrap();
         self.trees |= 1 << tier;
         if event.token_ids.is_empty() {
@@ -214,13 +214,13 @@ fn apply(step: &Step, (blocks, ops): (&mut RankBlocks<Letters>, &mut SliceOps), 
             let tokens: Vec<u32> = path[from..].iter().flat_map(|token| [*token; 2]).collect();
             let parent = (from > 0).then(|| hash_of(&path[..from]));
             let plain = store(parent, &hashes, &tokens);
-            let event = Stored { group: Some(*group), medium: MEDIA[*tier], ..plain };
+            let event = BlockStored { group: Some(*group), medium: MEDIA[*tier], ..plain };
             let _ = blocks.stored(&event, ops);
             model.store(&event, *tier);
         }
         Step::Name { path, group, tier } => {
             let hashes = [hash_of(path)];
-            let event = Stored {
+            let event = BlockStored {
                 group: Some(*group),
                 medium: MEDIA[*tier],
                 block_size_tokens: 0,
@@ -231,7 +231,8 @@ fn apply(step: &Step, (blocks, ops): (&mut RankBlocks<Letters>, &mut SliceOps), 
         }
         Step::Remove { path, group, tier } => {
             let hashes = [hash_of(path)];
-            let event = Removed { group: Some(*group), medium: MEDIA[*tier], ..remove(&hashes) };
+            let event =
+                BlockRemoved { group: Some(*group), medium: MEDIA[*tier], ..remove(&hashes) };
             let _ = blocks.removed(&event, ops);
             model.remove((hashes[0], *group), *tier);
         }

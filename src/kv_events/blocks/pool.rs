@@ -5,7 +5,7 @@ use super::super::paths::naming::{BlockText, Naming};
 use super::super::paths::slice_ops::SliceOps;
 use super::super::paths::tier::{LowerTiers, Tier};
 use super::{NO_GROUP, RankBlocks};
-use forebay_kv_decode::{Attention, Stored};
+use forebay_kv_decode::{Attention, BlockStored};
 use std::time::Duration;
 
 /// Blocks that leave a full pool at a time, so that not each event looks for the oldest blocks.
@@ -38,7 +38,7 @@ impl<T: BlockText> RankBlocks<T> {
 
     /// Sheds the oldest stores of a full pool before it takes the event. Blocks that the event
     /// stores again are renewed first, so they stay.
-    pub(crate) fn make_room(&mut self, event: &Stored<'_>, ops: &mut SliceOps) {
+    pub(crate) fn make_room(&mut self, event: &BlockStored<'_>, ops: &mut SliceOps) {
         let most = self.ledger.len() + event.hashes.len();
         if most <= self.entries_max || event.attention != Attention::Whole {
             return;

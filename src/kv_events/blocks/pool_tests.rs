@@ -31,14 +31,14 @@ impl Rig {
     }
 
     fn store(&mut self, parent: Option<u64>, hashes: &[u64], tokens: &[u32]) -> BatchOutcome {
-        let event = Stored { medium: Medium::Shared, ..store(parent, hashes, tokens) };
+        let event = BlockStored { medium: Medium::Shared, ..store(parent, hashes, tokens) };
         let outcome = self.pool.stored(&event, 2);
         self.post();
         outcome
     }
 
     fn remove(&mut self, hashes: &[u64]) {
-        self.pool.removed(&Removed { medium: Medium::Shared, ..remove(hashes) });
+        self.pool.removed(&BlockRemoved { medium: Medium::Shared, ..remove(hashes) });
         self.post();
     }
 
@@ -259,7 +259,7 @@ fn another_time_to_live_keeps_what_is_there() {
 
 #[test]
 fn events_belong_to_the_pool_by_where_the_blocks_lie() {
-    for (medium, remote, wanted) in [
+    for (medium, in_other_process, wanted) in [
         (Medium::Device, false, EventScope::Rank),
         (Medium::Device, true, EventScope::Rank),
         (Medium::Host, false, EventScope::RankAndPool),
@@ -270,6 +270,7 @@ fn events_belong_to_the_pool_by_where_the_blocks_lie() {
         (Medium::Unknown, false, EventScope::Rank),
         (Medium::Unknown, true, EventScope::Rank),
     ] {
-        assert_eq!(EventScope::of(medium, remote), wanted, "{medium:?} {remote}");
+        let at = if in_other_process { medium.in_other_process() } else { medium };
+        assert_eq!(EventScope::of(at), wanted, "{medium:?} {in_other_process}");
     }
 }

@@ -163,8 +163,8 @@ fn tiers_and_counts_are_restored_as_far_as_they_count() {
     for _ in 0..20 {
         blocks.stored(&chain, &mut ops);
     }
-    blocks.stored(&Stored { medium: Medium::Host, ..chain }, &mut ops);
-    blocks.stored(&Stored { medium: Medium::Disk, ..store(None, &[30], &[6, 7]) }, &mut ops);
+    blocks.stored(&BlockStored { medium: Medium::Host, ..chain }, &mut ops);
+    blocks.stored(&BlockStored { medium: Medium::Disk, ..store(None, &[30], &[6, 7]) }, &mut ops);
     index.take(&mut ops);
 
     let (mut all, mut ops, left) = restarted(&blocks, links(&index), ALL, 100);
@@ -194,13 +194,13 @@ fn copies_by_their_hash_alone_are_known_after_a_restart() {
     let mut ops = SliceOps::new(SHARDS);
     let mut index = Index::default();
     blocks.set_lower_tiers(ALL);
-    blocks.stored(&Stored { group: Some(0), ..store(None, &[10], &[0, 1]) }, &mut ops);
+    blocks.stored(&BlockStored { group: Some(0), ..store(None, &[10], &[0, 1]) }, &mut ops);
     let forgets =
-        Stored { group: Some(2), attention: Attention::Other, ..store(None, &[10], &[0, 1]) };
+        BlockStored { group: Some(2), attention: Attention::Other, ..store(None, &[10], &[0, 1]) };
     blocks.stored(&forgets, &mut ops);
     index.take(&mut ops);
     let (mut after, mut ops, _) = restarted(&blocks, links(&index), ALL, 100);
-    let named = |group| Stored {
+    let named = |group| BlockStored {
         group: Some(group),
         medium: Medium::Host,
         block_size_tokens: 0,

@@ -33,7 +33,7 @@ impl Rig {
         }
         let tokens: Vec<u32> = (end - size..end).map(|at| u32::try_from(at).unwrap()).collect();
         let hashes = [end];
-        let event = Stored {
+        let event = BlockStored {
             block_size_tokens: u32::try_from(size).unwrap(),
             group: Some(0),
             ..store(parent, &hashes, &tokens)
@@ -45,7 +45,7 @@ impl Rig {
     fn remove(&mut self, end: u64) {
         self.held.remove(&end);
         let hashes = [end];
-        let event = Removed { group: Some(0), ..remove(&hashes) };
+        let event = BlockRemoved { group: Some(0), ..remove(&hashes) };
         self.blocks.removed(&event, &mut self.ops);
         self.index.take(&mut self.ops);
     }
@@ -96,14 +96,15 @@ fn sizes_are_known_once_a_second_size_is_matched() {
     rig.store(4, WHOLE);
     assert_eq!(rig.blocks.device_sizes(), DeviceSizes::default());
     // vllm#58119: a part with an unknown parent is not matched.
-    let orphan = Stored { block_size_tokens: 1, group: Some(0), ..store(Some(77), &[78], &[9]) };
+    let orphan =
+        BlockStored { block_size_tokens: 1, group: Some(0), ..store(Some(77), &[78], &[9]) };
     assert_eq!(rig.blocks.stored(&orphan, &mut rig.ops), BatchOutcome::Orphaned);
     assert_eq!(rig.blocks.device_sizes(), DeviceSizes::default());
     rig.store(5, 1);
     let sizes = DeviceSizes { finer_tokens: 1, units: Some([1, 4]), aligned_tokens: 0 };
     assert_eq!(rig.blocks.device_sizes(), sizes);
     // A group of other sizes resumes only together with the first.
-    let other = Stored { block_size_tokens: 2, group: Some(1), ..store(None, &[90], &[0, 1]) };
+    let other = BlockStored { block_size_tokens: 2, group: Some(1), ..store(None, &[90], &[0, 1]) };
     rig.blocks.stored(&other, &mut rig.ops);
     assert_eq!(rig.blocks.device_sizes().aligned_tokens, 4);
     rig.clear();
@@ -117,7 +118,7 @@ fn parts_of_a_first_block_belong_to_the_prompts_of_whole_blocks() {
     rig.store(4, WHOLE);
     let parents = |rig: &Rig| rig.index.held.values().map(|entry| entry.1).collect::<BTreeSet<_>>();
     let root = parents(&rig);
-    let part = Stored { block_size_tokens: 1, group: Some(0), ..store(None, &[60], &[8]) };
+    let part = BlockStored { block_size_tokens: 1, group: Some(0), ..store(None, &[60], &[8]) };
     rig.blocks.stored(&part, &mut rig.ops);
     rig.index.take(&mut rig.ops);
     assert_eq!((parents(&rig), rig.index.held.len()), (root, 2));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::paths::tier::Tree;
 use forebay_index::{KeySeed, KvOp, WINDOWS_MAX};
-use forebay_kv_decode::{BlockImages, Medium};
+use forebay_kv_decode::{ExtraKeys, Medium};
 use forebay_snapshot::Link;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
@@ -46,25 +46,26 @@ pub(crate) fn store<'a>(
     parent: Option<u64>,
     hashes: &'a [u64],
     token_ids: &'a [u32],
-) -> Stored<'a> {
-    Stored {
+) -> BlockStored<'a> {
+    BlockStored {
         hashes,
         parent,
         token_ids,
         block_size_tokens: 2,
         medium: Medium::Device,
-        lora_name: "",
-        cache_salt: "",
-        opaque_from: None,
-        images: BlockImages::default(),
+        extra_keys: ExtraKeys::default(),
         group: None,
         attention: Attention::Whole,
-        remote: false,
     }
 }
 
-pub(super) fn remove(hashes: &[u64]) -> Removed<'_> {
-    Removed { hashes, medium: Medium::Device, group: None, remote: false }
+/// Keys of an event with input that is not text from that block on.
+fn opaque(from: usize) -> ExtraKeys<'static> {
+    ExtraKeys { opaque_from: Some(from), ..ExtraKeys::default() }
+}
+
+pub(super) fn remove(hashes: &[u64]) -> BlockRemoved<'_> {
+    BlockRemoved { hashes, medium: Medium::Device, group: None }
 }
 
 /// What the index would hold after the operations, checking that each slice sees each key
@@ -235,16 +236,16 @@ fn what_is_not_ours_is_left_alone() {
     let mut blocks = blocks(100);
     let plain = store(None, &[10], &[0, 1]);
     for (event, outcome) in [
-        (Stored { medium: Medium::Host, ..plain }, BatchOutcome::Elsewhere),
-        (Stored { medium: Medium::Unknown, ..plain }, BatchOutcome::Elsewhere),
-        (Stored { remote: true, ..plain }, BatchOutcome::Elsewhere),
-        (Stored { attention: Attention::Other, ..plain }, BatchOutcome::OtherGroup),
-        (Stored { block_size_tokens: 3, ..plain }, BatchOutcome::Unpaired),
-        (Stored { block_size_tokens: 0, token_ids: &[], ..plain }, BatchOutcome::Unpaired),
-        (Stored { block_size_tokens: 32, hashes: &[], ..plain }, BatchOutcome::Unpaired),
-        (Stored { opaque_from: Some(0), ..plain }, BatchOutcome::NotText),
-        (Stored { token_ids: &[0, IMAGE], ..plain }, BatchOutcome::NotText),
-        (Stored { token_ids: &[0, 1_000], ..plain }, BatchOutcome::NoText),
+        (BlockStored { medium: Medium::Host, ..plain }, BatchOutcome::Elsewhere),
+        (BlockStored { medium: Medium::Unknown, ..plain }, BatchOutcome::Elsewhere),
+        (BlockStored { medium: Medium::Shared, ..plain }, BatchOutcome::Elsewhere),
+        (BlockStored { attention: Attention::Other, ..plain }, BatchOutcome::OtherGroup),
+        (BlockStored { block_size_tokens: 3, ..plain }, BatchOutcome::Unpaired),
+        (BlockStored { block_size_tokens: 0, token_ids: &[], ..plain }, BatchOutcome::Unpaired),
+        (BlockStored { block_size_tokens: 32, hashes: &[], ..plain }, BatchOutcome::Unpaired),
+        (BlockStored { extra_keys: opaque(0), ..plain }, BatchOutcome::NotText),
+        (BlockStored { token_ids: &[0, IMAGE], ..plain }, BatchOutcome::NotText),
+        (BlockStored { token_ids: &[0, 1_000], ..plain }, BatchOutcome::NoText),
     ] {
         assert_eq!(blocks.stored(&event, &mut ops), outcome, "{event:?}");
         assert!(ops.is_empty());
@@ -253,11 +254,11 @@ fn what_is_not_ours_is_left_alone() {
     let mut index = Index::default();
     index.take(&mut ops);
     assert_eq!(
-        blocks.removed(&Removed { medium: Medium::Host, ..remove(&[10]) }, &mut ops),
+        blocks.removed(&BlockRemoved { medium: Medium::Host, ..remove(&[10]) }, &mut ops),
         BatchOutcome::Elsewhere
     );
     assert_eq!(
-        blocks.removed(&Removed { group: Some(3), ..remove(&[10]) }, &mut ops),
+        blocks.removed(&BlockRemoved { group: Some(3), ..remove(&[10]) }, &mut ops),
         BatchOutcome::Applied
     );
     assert!(ops.is_empty());
@@ -282,8 +283,10 @@ fn lora_and_salt_have_roots_of_their_own() {
     let mut index = Index::default();
     let plain = store(None, &[10], &[0, 1]);
     blocks.stored(&plain, &mut ops);
-    blocks.stored(&Stored { hashes: &[11], lora_name: "l", ..plain }, &mut ops);
-    blocks.stored(&Stored { hashes: &[12], cache_salt: "l", ..plain }, &mut ops);
+    let with_lora = ExtraKeys { lora_name: "l", ..ExtraKeys::default() };
+    let with_salt = ExtraKeys { cache_salt: "l", ..ExtraKeys::default() };
+    blocks.stored(&BlockStored { hashes: &[11], extra_keys: with_lora, ..plain }, &mut ops);
+    blocks.stored(&BlockStored { hashes: &[12], extra_keys: with_salt, ..plain }, &mut ops);
     index.take(&mut ops);
     assert_eq!(index.held.len(), 3);
 }
@@ -387,11 +390,11 @@ fn a_block_moves_down_the_tiers_and_leaves_with_the_last() {
     let mut index = Index::default();
     blocks.expect_lower_tiers();
     let on_device = store(None, &[10, 11], &[0, 1, 2, 3]);
-    let store_in = |medium| Some(Stored { medium, ..on_device });
+    let store_in = |medium| Some(BlockStored { medium, ..on_device });
     let second = [11];
     let leaf = remove(&second);
     let both = remove(&[11, 10]);
-    let from_host = Removed { medium: Medium::Host, ..leaf };
+    let from_host = BlockRemoved { medium: Medium::Host, ..leaf };
     let steps = [
         (store_in(Medium::Device), None, [2, 2, 2]),
         (store_in(Medium::Host), None, [2, 2, 2]),
@@ -425,7 +428,7 @@ fn a_tier_has_its_tree_from_its_first_event_on() {
     let first = store(None, &[10], &[0, 1]);
     blocks.stored(&first, &mut ops);
     let second = store(Some(10), &[11], &[2, 3]);
-    blocks.stored(&Stored { medium: Medium::Host, ..second }, &mut ops);
+    blocks.stored(&BlockStored { medium: Medium::Host, ..second }, &mut ops);
     index.take(&mut ops);
     assert!(blocks.has_tree(Tier::Host) && !blocks.has_tree(Tier::Disk));
     assert_eq!(of(&index), [1, 1, 0], "the first was there before the tree");
@@ -446,7 +449,7 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
     let mut index = Index::default();
     blocks.expect_lower_tiers();
     let plain = store(None, &[10, 11], &[0, 1, 2, 3]);
-    let copy = |hashes: &'static [u64], group| Stored {
+    let copy = |hashes: &'static [u64], group| BlockStored {
         medium: Medium::Host,
         token_ids: &[],
         block_size_tokens: 0,
@@ -454,20 +457,20 @@ fn copies_known_by_their_hash_alone_keep_the_block() {
         ..store(None, hashes, &[])
     };
     assert_eq!(blocks.stored(&copy(&[10], None), &mut ops), BatchOutcome::HashUnknown);
-    blocks.stored(&Stored { group: Some(0), ..plain }, &mut ops);
+    blocks.stored(&BlockStored { group: Some(0), ..plain }, &mut ops);
     assert_eq!(
         blocks.stored(&copy(&[10, 11], None), &mut ops),
         BatchOutcome::Applied,
         "of any group"
     );
     assert_eq!(blocks.stored(&copy(&[11, 12], Some(0)), &mut ops), BatchOutcome::HashUnknown);
-    blocks.removed(&Removed { group: Some(0), ..remove(&[10, 11]) }, &mut ops);
+    blocks.removed(&BlockRemoved { group: Some(0), ..remove(&[10, 11]) }, &mut ops);
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 2, 2]);
-    blocks.removed(&Removed { medium: Medium::Host, ..remove(&[10, 11]) }, &mut ops);
+    blocks.removed(&BlockRemoved { medium: Medium::Host, ..remove(&[10, 11]) }, &mut ops);
     index.take(&mut ops);
     assert_eq!(of(&index), [0, 1, 1], "one copy of the second is left");
-    let sliding = Stored { attention: Attention::Other, group: Some(1), ..plain };
+    let sliding = BlockStored { attention: Attention::Other, group: Some(1), ..plain };
     assert_eq!(blocks.stored(&sliding, &mut ops), BatchOutcome::OtherGroup);
     assert_eq!(blocks.stored(&copy(&[11], Some(1)), &mut ops), BatchOutcome::OtherGroup);
 }
@@ -481,19 +484,19 @@ fn tiers_that_do_not_count_are_elsewhere() {
     for (medium, outcome) in [
         (Medium::Host, BatchOutcome::Elsewhere),
         (Medium::Unknown, BatchOutcome::Elsewhere),
+        (Medium::Shared, BatchOutcome::Elsewhere),
         (Medium::Disk, BatchOutcome::Applied),
     ] {
-        assert_eq!(blocks.stored(&Stored { medium, ..plain }, &mut ops), outcome);
+        assert_eq!(blocks.stored(&BlockStored { medium, ..plain }, &mut ops), outcome);
     }
-    assert_eq!(blocks.stored(&Stored { remote: true, ..plain }, &mut ops), BatchOutcome::Elsewhere);
 }
 
 /// An image in the middle: what comes behind it is not stored, in the same event or in the next.
 #[test]
 fn nothing_behind_an_image_is_ever_stored() {
     let plain = store(None, &[10, 11, 12], &[0, 1, 2, 3, 4, 5]);
-    let by_key = Stored { opaque_from: Some(1), ..plain };
-    let by_token = Stored { token_ids: &[0, 1, IMAGE, 3, 4, 5], ..plain };
+    let by_key = BlockStored { extra_keys: opaque(1), ..plain };
+    let by_token = BlockStored { token_ids: &[0, 1, IMAGE, 3, 4, 5], ..plain };
     for with_image in [by_key, by_token] {
         let mut blocks = blocks(100);
         let mut ops = SliceOps::new(SHARDS);
@@ -520,8 +523,11 @@ fn larger_blocks_of_a_lower_tier_are_found_under_the_devices_root() {
     let mut ops = SliceOps::new(SHARDS);
     let mut index = Index::default();
     blocks.stored(&store(None, &[10], &[0, 1]), &mut ops);
-    let large =
-        Stored { medium: Medium::Host, block_size_tokens: 4, ..store(None, &[20], &[0, 1, 2, 3]) };
+    let large = BlockStored {
+        medium: Medium::Host,
+        block_size_tokens: 4,
+        ..store(None, &[20], &[0, 1, 2, 3])
+    };
     assert_eq!(blocks.stored(&large, &mut ops), BatchOutcome::Applied);
     index.take(&mut ops);
     let name = RootName { model: "m", block_size_tokens: 2, ..RootName::default() };
@@ -535,15 +541,16 @@ fn blocks_of_another_tokenizer_are_a_mismatch_and_those_of_images_are_not() {
     use crate::TextFit;
     let hashes: Vec<u64> = (1..=40).collect();
     let fit = |token_ids: &[u32], chained: bool, opaque_from| {
+        let extra_keys = ExtraKeys { opaque_from, ..ExtraKeys::default() };
         let mut blocks = blocks(100);
         let mut ops = SliceOps::new(SHARDS);
         for (index, pair) in token_ids.chunks(2).enumerate().filter(|_| chained) {
             let parent = index.checked_sub(1).map(|before| hashes[before]);
-            let event = Stored { opaque_from, ..store(parent, &hashes[index..=index], pair) };
+            let event = BlockStored { extra_keys, ..store(parent, &hashes[index..=index], pair) };
             blocks.stored(&event, &mut ops);
         }
         if !chained {
-            blocks.stored(&Stored { opaque_from, ..store(None, &hashes, token_ids) }, &mut ops);
+            blocks.stored(&BlockStored { extra_keys, ..store(None, &hashes, token_ids) }, &mut ops);
         }
         blocks.text_fit()
     };

@@ -7,7 +7,7 @@ use super::super::paths::tier::Tier;
 use super::super::paths::windows::Resume;
 use super::{LedgerEntry, RankBlocks};
 use forebay_index::BlockKey;
-use forebay_kv_decode::Stored;
+use forebay_kv_decode::BlockStored;
 
 impl<T: BlockText> RankBlocks<T> {
     /// Blocks behind which the rank can resume a cached prompt.
@@ -23,7 +23,12 @@ impl<T: BlockText> RankBlocks<T> {
     }
 
     /// Applies a store to the device by a group that does not keep whole prefixes.
-    pub(super) fn window_stored(&mut self, event: &Stored<'_>, group: u32, ops: &mut SliceOps) {
+    pub(super) fn window_stored(
+        &mut self,
+        event: &BlockStored<'_>,
+        group: u32,
+        ops: &mut SliceOps,
+    ) {
         let mut shrunk = Vec::new();
         let lessens = |windows, hash| shrunk.push((windows, hash));
         let counts = self.windows.meet(group, event.attention, event.block_size_tokens, lessens);

@@ -30,14 +30,14 @@ impl Rig {
         let parent = hashes.start.checked_sub(1).map(|before| before + 100);
         let whole = attention == Attention::Whole;
         let tokens = if whole { &tokens[..] } else { &[] };
-        let event = Stored { group: Some(group), attention, ..store(parent, &ids, tokens) };
+        let event = BlockStored { group: Some(group), attention, ..store(parent, &ids, tokens) };
         self.blocks.stored(&event, &mut self.ops);
         self.index.take(&mut self.ops);
     }
 
     fn remove(&mut self, group: u32, at: u64) {
         let hashes = [at + 100];
-        let event = Removed { group: Some(group), ..remove(&hashes) };
+        let event = BlockRemoved { group: Some(group), ..remove(&hashes) };
         self.blocks.removed(&event, &mut self.ops);
         self.index.take(&mut self.ops);
     }
@@ -124,9 +124,9 @@ fn a_text_with_two_hashes_is_held_while_one_of_them_is() {
     rig.store(1, WINDOW, 0..2);
     // 26 letters on, the letters are the same again.
     let tokens = [26, 26];
-    let again = Stored { group: Some(0), ..store(None, &[900], &tokens) };
+    let again = BlockStored { group: Some(0), ..store(None, &[900], &tokens) };
     rig.blocks.stored(&again, &mut rig.ops);
-    let window = Stored { group: Some(1), attention: WINDOW, ..store(None, &[900], &[]) };
+    let window = BlockStored { group: Some(1), attention: WINDOW, ..store(None, &[900], &[]) };
     rig.blocks.stored(&window, &mut rig.ops);
     rig.index.take(&mut rig.ops);
     for id in [0, 7, u64::MAX, 1 << 63] {

@@ -7,7 +7,7 @@ use crate::*;
 use forebay_base::{RankIndex, ShardIndex};
 use forebay_fleet::worker::TierRanks;
 use forebay_index::{KvBatch, KvOp};
-use forebay_kv_decode::{Medium, Stored};
+use forebay_kv_decode::{BlockStored, Medium};
 use forebay_zmq::{LossReason, ZmqEndpoint, ZmqSource};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -199,7 +199,8 @@ fn a_pool_is_kept_without_a_connected_feed() {
         let store = |hash: u64, token: u32| {
             let hashes = [hash];
             let tokens = [token, token];
-            let event = Stored { medium: Medium::Shared, ..store_event(None, &hashes, &tokens) };
+            let event =
+                BlockStored { medium: Medium::Shared, ..store_event(None, &hashes, &tokens) };
             assert_eq!(pool.borrow_mut().stored(&event, 2), BatchOutcome::Applied);
         };
         store(1, 40);

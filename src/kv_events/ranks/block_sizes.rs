@@ -1,7 +1,7 @@
 //! Size of the blocks that a rank has stored on its device.
 
 use crate::outcome::BatchOutcome;
-use forebay_kv_decode::{Medium, Stored};
+use forebay_kv_decode::{BlockStored, Medium};
 
 /// Size in tokens, 0 while unknown.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,7 +12,7 @@ pub(crate) struct BlockSizes {
 
 impl BlockSizes {
     /// Takes the size of stored blocks.
-    pub(crate) fn take(&mut self, stored: &Stored<'_>, outcome: BatchOutcome) {
+    pub(crate) fn take(&mut self, stored: &BlockStored<'_>, outcome: BatchOutcome) {
         let is_known = matches!(outcome, BatchOutcome::Applied | BatchOutcome::Orphaned);
         if !is_known || stored.medium != Medium::Device {
             return;

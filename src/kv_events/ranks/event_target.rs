@@ -7,7 +7,7 @@ use crate::outcome::BatchOutcome;
 use crate::paths::naming::BlockText;
 use crate::paths::slice_ops::SliceOps;
 use crate::pool::{EventScope, PoolBlocks};
-use forebay_kv_decode::{KvEvent, Removed, Stored};
+use forebay_kv_decode::{BlockRemoved, BlockStored, KvEvent};
 
 /// Blocks that the events of a rank change.
 pub(crate) struct EventTarget<'a, T> {
@@ -32,9 +32,9 @@ impl<T: BlockText> EventTarget<'_, T> {
         }
     }
 
-    fn stored(&mut self, stored: &Stored<'_>) -> BatchOutcome {
+    fn stored(&mut self, stored: &BlockStored<'_>) -> BatchOutcome {
         if let Some(pool) = self.pool.as_deref_mut() {
-            let scope = EventScope::of(stored.medium, stored.remote);
+            let scope = EventScope::of(stored.medium);
             if scope != EventScope::Rank {
                 let outcome = pool.stored(stored, self.sizes.usual);
                 if scope == EventScope::Pool {
@@ -47,8 +47,8 @@ impl<T: BlockText> EventTarget<'_, T> {
         outcome
     }
 
-    fn removed(&mut self, removed: &Removed<'_>) -> BatchOutcome {
-        let scope = EventScope::of(removed.medium, removed.remote);
+    fn removed(&mut self, removed: &BlockRemoved<'_>) -> BatchOutcome {
+        let scope = EventScope::of(removed.medium);
         match self.pool.as_deref_mut().filter(|_| scope == EventScope::Pool) {
             Some(pool) => pool.removed(removed),
             None => self.blocks.removed(removed, self.ops),

@@ -110,7 +110,8 @@ fn without_replay_the_next_number_decides() {
         assert_eq!((taken.reset, feed.block_count()), (reset, held));
         assert!(!feed.is_unverified());
         assert_eq!(feed.is_continued(), reset.is_none());
-        let dropped: u64 = Dropped::ALL.iter().map(|(why, _)| counters.dropped_count(*why)).sum();
+        let dropped: u64 =
+            DropReason::ALL.iter().map(|(why, _)| counters.dropped_count(*why)).sum();
         assert_eq!(dropped, if reset.is_some() { 6 } else { 0 });
     }
 }
@@ -249,9 +250,9 @@ fn a_replay_confirms_and_catches_up_or_begins_again() {
         // Silent since; gone on; begun again with less and with more; gone on too far.
         (1, 0, 6, None, 6),
         (1, 3, 9, None, 9),
-        (2, 0, 4, Some(Dropped::Restart), 4),
-        (2, 0, 9, Some(Dropped::Restart), 9),
-        (1, 6, 9, Some(Dropped::Gap), 0),
+        (2, 0, 4, Some(DropReason::Restart), 4),
+        (2, 0, 9, Some(DropReason::Restart), 9),
+        (1, 6, 9, Some(DropReason::Gap), 0),
     ] {
         block_on_local(async move {
             let (_publisher, place, router, replay) = sockets().await;
@@ -288,7 +289,7 @@ fn what_nobody_confirms_goes_in_time() {
             assert_eq!(running.told(), (6, 0), "believed at first");
             let counters = Rc::clone(&running.counters);
             until(|| counters.reset_count(ResetReason::Unverified) == 1).await;
-            assert_eq!(counters.dropped_count(Dropped::Unverified), 6);
+            assert_eq!(counters.dropped_count(DropReason::Unverified), 6);
             until(|| running.told() == (6, 6)).await;
             assert_eq!(counters.block_count(), 0);
             running.end().await;
@@ -321,7 +322,7 @@ fn what_is_confirmed_outlives_the_deadline_and_a_lost_connection_does_not_refute
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(Instant::now() < overdue_at, "a machine too busy for this test");
-        assert_eq!(counters.dropped_count(Dropped::Restart), 0);
+        assert_eq!(counters.dropped_count(DropReason::Restart), 0);
         tokio::time::sleep_until(overdue_at).await;
         assert_eq!(counters.reset_count(ResetReason::Unverified), 0);
         running.end().await;
@@ -344,12 +345,12 @@ fn a_replay_that_fails_leaves_it_to_the_live_stream() {
             message.push_back(u64::from(number).to_be_bytes().to_vec().into());
             message.push_back(chained(2, number).into());
             publisher.send(message).await.unwrap();
-            if counters.dropped_count(Dropped::Restart) == 6 {
+            if counters.dropped_count(DropReason::Restart) == 6 {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(counters.dropped_count(Dropped::Restart), 6);
+        assert_eq!(counters.dropped_count(DropReason::Restart), 6);
         until(|| counters.block_count() <= 5).await;
         running.end().await;
     });

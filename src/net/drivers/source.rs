@@ -3,6 +3,7 @@
 
 use super::readiness::Readiness;
 use crate::reactor::{self, Backend, Reactor};
+use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -14,7 +15,7 @@ pub struct Source {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) fd: Rc<OwnedFd>,
     readiness: Rc<Readiness>,
-    is_read: bool,
+    interest: PollFlags,
 }
 
 impl Source {
@@ -24,12 +25,16 @@ impl Source {
     /// Outside of [`crate::block_on`], or the registration failed.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let reactor = reactor::current().ok_or(io::ErrorKind::Unsupported)?;
-        Self::with(reactor, Rc::new(fd), true)
+        Self::with(reactor, Rc::new(fd), PollFlags::IN)
     }
 
-    /// `is_read`: wait for reads, else for writes; epoll reports both.
-    pub(crate) fn with(reactor: Rc<Reactor>, fd: Rc<OwnedFd>, is_read: bool) -> io::Result<Self> {
-        let source = Self { reactor, fd, readiness: Rc::default(), is_read };
+    /// `interest`: `IN` or `OUT`; epoll reports both.
+    pub(crate) fn with(
+        reactor: Rc<Reactor>,
+        fd: Rc<OwnedFd>,
+        interest: PollFlags,
+    ) -> io::Result<Self> {
+        let source = Self { reactor, fd, readiness: Rc::default(), interest };
         source.watch()?;
         Ok(source)
     }
@@ -37,7 +42,7 @@ impl Source {
     fn watch(&self) -> io::Result<()> {
         let key = match &self.reactor.io {
             Backend::Uring(uring) => {
-                uring.borrow_mut().watch(&self.fd, &self.readiness, self.is_read)
+                uring.borrow_mut().watch(&self.fd, &self.readiness, self.interest)
             }
             Backend::Epoll(epoll) => epoll.borrow_mut().add(&self.fd, &self.readiness)?,
         };

@@ -157,14 +157,13 @@ impl Uring {
         &mut self,
         fd: &Rc<OwnedFd>,
         readiness: &Rc<Readiness>,
-        is_read: bool,
+        interest: PollFlags,
     ) -> usize {
         let target = types::Fd(fd.as_raw_fd());
-        let flags = if is_read { PollFlags::IN } else { PollFlags::OUT };
-        let flags = u32::from(flags.bits());
+        let flags = u32::from(interest.bits());
         let op = Op::Watch { readiness: Rc::clone(readiness), _fd: Rc::clone(fd) };
         let key = self.ops.insert(op);
-        let poll = opcode::PollAdd::new(target, flags).multi(is_read);
+        let poll = opcode::PollAdd::new(target, flags).multi(interest == PollFlags::IN);
         self.push(poll.build().user_data(as_data(key)));
         key
     }

@@ -56,7 +56,7 @@ impl ApiRequest {
         for message in &mut self.messages {
             message.content = moved(message.content.start)..moved(message.content.end);
         }
-        for text in &mut self.texts {
+        for text in &mut self.text_members {
             let place = |span: &Range<u32>| moved(span.start)..moved(span.end);
             text.name = place(&text.name);
             text.value = place(&text.value);

@@ -229,7 +229,7 @@ pub struct ApiRequest {
     pub sets_response_id: bool,
     /// Short texts of members that mean nothing to the scan, as they are written; the first
     /// [`TEXTS_MAX`].
-    pub texts: Vec<TextMember>,
+    pub text_members: Vec<TextMember>,
     /// Set by the intake: the shard scanned the body itself, and may render the prompt too.
     pub scanned_on_shard: bool,
     /// Shape of a chat that needs the full template.
@@ -264,7 +264,7 @@ impl Default for ApiRequest {
             named_bytes: 0,
             previous_response: None,
             sets_response_id: false,
-            texts: Vec::new(),
+            text_members: Vec::new(),
             scanned_on_shard: false,
             rich_shape: RequestShape::ChatOther,
         }
@@ -325,7 +325,7 @@ impl ApiRequest {
             named_bytes,
             previous_response,
             sets_response_id,
-            texts,
+            text_members,
             scanned_on_shard,
             rich_shape,
         } = self;
@@ -353,7 +353,7 @@ impl ApiRequest {
         *named_bytes = 0;
         *previous_response = None;
         *sets_response_id = false;
-        texts.clear();
+        text_members.clear();
         *scanned_on_shard = false;
         *rich_shape = RequestShape::ChatOther;
     }

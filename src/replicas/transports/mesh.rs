@@ -4,7 +4,7 @@
 
 use super::inbound::{InboundMessage, LEAVE_TIME_MAX, LinkEvent};
 use super::message_lines::line;
-use super::message_readers::{MessageReaders, MessageStream, SubscribeRefused};
+use super::message_readers::{MessageReaders, MessageStream, SubscribeError};
 use super::peer_link::{LinkState, PeerLink, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
 use crate::wire::ReplicaId;
 use forebay_base::limits::{PEER_MESSAGES_MAX, REPLICA_PEERS_MAX};
@@ -106,9 +106,9 @@ impl Mesh {
         replica: Option<ReplicaId>,
         is_heard: impl Fn(ReplicaId) -> bool,
         now: NanosSinceStart,
-    ) -> Result<MessageStream, SubscribeRefused> {
+    ) -> Result<MessageStream, SubscribeError> {
         if replica == Some(self.own) {
-            Err(SubscribeRefused::Own)
+            Err(SubscribeError::Own)
         } else {
             self.readers.add(replica, is_heard, now)
         }

@@ -24,7 +24,7 @@ const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 /// Reason to refuse a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SubscribeRefused {
+pub enum SubscribeError {
     /// This router has no `replicas.peers`.
     NoPeers,
     /// The reader is this router.
@@ -64,16 +64,16 @@ impl MessageReaders {
         replica: Option<ReplicaId>,
         is_heard: impl Fn(ReplicaId) -> bool,
         now: NanosSinceStart,
-    ) -> Result<MessageStream, SubscribeRefused> {
+    ) -> Result<MessageStream, SubscribeError> {
         let mut all = self.0.borrow_mut();
         all.retain(|other| !other.lines.is_closed());
         let watchers = all.iter().filter(|other| other.replica.is_none()).count();
         if replica.is_none() && watchers >= PEER_WATCHERS_MAX {
-            return Err(SubscribeRefused::TooMany);
+            return Err(SubscribeError::TooMany);
         }
         if all.len() >= PEER_READERS_MAX {
             let unheard = all.iter().position(|other| !other.replica.is_some_and(&is_heard));
-            all.remove(unheard.filter(|_| replica.is_some()).ok_or(SubscribeRefused::TooMany)?);
+            all.remove(unheard.filter(|_| replica.is_some()).ok_or(SubscribeError::TooMany)?);
         }
         let (sender, lines) = channel(REPLICA_MESSAGES_MAX);
         let bytes_max = usize::try_from(PEER_UNREAD_BYTES_MAX).unwrap_or(usize::MAX);
@@ -225,11 +225,11 @@ mod tests {
         let readers = MessageReaders::default();
         let add = |replica| readers.add(replica, |_| true, NOW);
         let watchers: Vec<_> = (0..PEER_WATCHERS_MAX).map(|_| add(None).unwrap()).collect();
-        assert!(matches!(add(None), Err(SubscribeRefused::TooMany)));
+        assert!(matches!(add(None), Err(SubscribeError::TooMany)));
         let replicas: Vec<_> =
             (0..PEER_READERS_MAX as u64).map(|id| add(Some(ReplicaId(id))).unwrap()).collect();
         assert!(watchers.iter().all(|watcher| watcher.lines.is_closed()), "routers come first");
-        assert!(matches!(add(Some(ReplicaId(99))), Err(SubscribeRefused::TooMany)));
+        assert!(matches!(add(Some(ReplicaId(99))), Err(SubscribeError::TooMany)));
         drop(replicas);
         assert!(add(None).is_ok());
     }

@@ -121,7 +121,7 @@ pub(super) fn serve_some(line: &mut Line, now: u64, count: usize) -> Vec<u32> {
 
 /// Four ranks with places and tokens; each may be gone.
 #[derive(Clone)]
-struct Ranks {
+struct RankSet {
     places: [u8; RANKS as usize],
     tokens: [u64; RANKS as usize],
     /// Some requests choose another target, by this.
@@ -134,7 +134,7 @@ struct Ranks {
     open_looks: Cell<usize>,
 }
 
-impl Ranks {
+impl RankSet {
     fn new(places: [u8; RANKS as usize], tokens: [u64; RANKS as usize], turned: u32) -> Self {
         Self {
             places,
@@ -163,7 +163,7 @@ impl Ranks {
     }
 }
 
-impl RankPlaces for Ranks {
+impl RankPlaces for RankSet {
     fn is_open(&self, dest: Destination, tokens: u64) -> bool {
         self.open_looks.set(self.open_looks.get() + 1);
         match dest.target {
@@ -338,7 +338,7 @@ impl Naive {
         tenant: u64,
         takes_part: &dyn Fn(&Naively) -> bool,
         misses: &Misses,
-        (ranks, overtaken_max): (&Ranks, u32),
+        (ranks, overtaken_max): (&RankSet, u32),
     ) -> Option<(Naively, bool)> {
         let oldest = self.oldest(tenant)?;
         let most = oldest.order().0.max(1) * u64::from(overtaken_max);
@@ -363,7 +363,7 @@ impl Naive {
         Some((first.clone(), false))
     }
 
-    fn serve(&mut self, rules: Rules, ranks: &mut Ranks) {
+    fn serve(&mut self, rules: Rules, ranks: &mut RankSet) {
         self.promote(rules.now.0);
         let mut by_look: Vec<_> =
             self.standing.iter().map(|one| (one.looked, one.waiter.ticket)).collect();
@@ -402,7 +402,7 @@ impl Naive {
         is_overdue: bool,
         (level, levels): (usize, &[usize; CLASSES]),
         misses: &mut Misses,
-        (rules, ranks): (Rules, &mut Ranks),
+        (rules, ranks): (Rules, &mut RankSet),
     ) {
         let waiter = &first.waiter;
         let slot = first.waiter.ticket.slot;
@@ -531,7 +531,7 @@ proptest! {
                     prop_assert!(line.remove(ticket(left)).is_none(), "once");
                 }
                 Op::Serve(places, tokens, turned) => {
-                    let mut here = Ranks::new(*places, *tokens, *turned);
+                    let mut here = RankSet::new(*places, *tokens, *turned);
                     let mut there = here.clone();
                     line.serve(rules(now, AFTER), &mut here);
                     naive.serve(rules(now, AFTER), &mut there);

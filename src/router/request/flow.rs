@@ -80,7 +80,7 @@ pub struct RequestFlow {
     pub(super) facts: RequestFacts,
     endpoint: Endpoint,
     body_bytes: u64,
-    newcomer: NewRequest,
+    new_request: NewRequest,
     pub(super) tries: AttemptCounts,
     /// The end of the request if no other worker is found.
     pub(super) failed: Option<Stop>,
@@ -96,17 +96,17 @@ enum SeekEnd {
 }
 
 impl RequestFlow {
-    /// `newcomer`: the value that [`Stages::window_of`](super::stages::Stages::window_of) has
+    /// `new_request`: the value that [`Stages::window_of`](super::stages::Stages::window_of) has
     /// already tested.
     #[must_use]
     pub fn new(
         facts: RequestFacts,
         endpoint: Endpoint,
         body_bytes: u64,
-        newcomer: NewRequest,
+        new_request: NewRequest,
     ) -> Self {
         let tries = AttemptCounts::default();
-        Self { facts, endpoint, body_bytes, newcomer, tries, failed: None, waiting: None }
+        Self { facts, endpoint, body_bytes, new_request, tries, failed: None, waiting: None }
     }
 
     #[must_use]
@@ -184,7 +184,7 @@ impl RequestFlow {
         pool: PoolIndex,
         scene: &mut Scene<'_>,
     ) -> Result<(), Refusal> {
-        scene.stages.window_of(scene.fleet, pool, now, &mut self.newcomer)
+        scene.stages.window_of(scene.fleet, pool, now, &mut self.new_request)
     }
 
     fn granted(&mut self, now: NanosSinceStart, lease: Lease, scene: &mut Scene<'_>) -> Action {

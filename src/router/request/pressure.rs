@@ -50,9 +50,9 @@ pub fn engine_refused(
 
 impl Stages {
     /// Draws, once per request, whether an open window refuses it.
-    fn draw(&mut self, fleet: &FleetSnapshot, newcomer: &mut NewRequest) -> bool {
+    fn draw(&mut self, fleet: &FleetSnapshot, new_request: &mut NewRequest) -> bool {
         let share = fleet.config.flow.rejection.share_percent;
-        *newcomer.is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
+        *new_request.is_drawn.get_or_insert_with(|| share >= 100 || self.random.u32(..100) < share)
     }
 
     /// Is the pool closed to the tenant? A window that other tenants caused does not close the pool
@@ -77,7 +77,7 @@ impl Stages {
         &mut self,
         fleet: &FleetSnapshot,
         now: NanosSinceStart,
-        newcomer: &mut NewRequest,
+        new_request: &mut NewRequest,
     ) -> Result<(), Refusal> {
         if !self.loads.board.windows().may_be_open(now) {
             return Ok(());
@@ -85,9 +85,9 @@ impl Stages {
         // Only pools that answer clients count: a closed prefill pool alone closes nothing.
         let mut pools = fleet.answering_pools().peekable();
         let first = pools.peek().map(|&(pool, _)| pool);
-        let all = pools.all(|(pool, _)| self.is_closed_to(fleet, pool, now, newcomer.tenant));
+        let all = pools.all(|(pool, _)| self.is_closed_to(fleet, pool, now, new_request.tenant));
         match first.filter(|_| all) {
-            Some(pool) if self.draw(fleet, newcomer) => Err(self.window(fleet, pool, now)),
+            Some(pool) if self.draw(fleet, new_request) => Err(self.window(fleet, pool, now)),
             _ => Ok(()),
         }
     }
@@ -101,12 +101,12 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        newcomer: &mut NewRequest,
+        new_request: &mut NewRequest,
     ) -> Result<(), Refusal> {
         let may_be_open = self.loads.board.windows().may_be_open(now);
         if may_be_open
-            && self.is_closed_to(fleet, pool, now, newcomer.tenant)
-            && self.draw(fleet, newcomer)
+            && self.is_closed_to(fleet, pool, now, new_request.tenant)
+            && self.draw(fleet, new_request)
         {
             return Err(self.window(fleet, pool, now));
         }

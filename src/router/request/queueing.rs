@@ -91,9 +91,9 @@ impl Stages {
         fleet: &FleetSnapshot,
         pool: PoolIndex,
         now: NanosSinceStart,
-        newcomer: &mut NewRequest,
+        new_request: &mut NewRequest,
     ) -> Result<(), Refusal> {
-        self.window_of(fleet, pool, now, newcomer)?;
+        self.window_of(fleet, pool, now, new_request)?;
         // Only for requests that get past the window: refused ones earn no retries.
         self.sends.retry.deposit();
         Ok(())

@@ -17,7 +17,7 @@ pub struct MatchRequest<'a> {
     pub request: &'a ApiRequest,
     pub body: &'a [u8],
     /// The thread that runs the match.
-    pub place: RenderThread,
+    pub thread: RenderThread,
 }
 
 impl MatchRequest<'_> {

@@ -151,7 +151,7 @@ impl Prompt {
         match ask.model.text.as_ref().filter(|_| self.is_rendered()) {
             // Rendering succeeded before. Should it fail now, no guess is recorded.
             Some(model) => {
-                let _ = render_at(ask.place, ask.request, ask.body, model, &mut text);
+                let _ = render_at(ask.thread, ask.request, ask.body, model, &mut text);
             }
             None => {
                 canonical(ask.request, ask.body, &mut text);
@@ -198,7 +198,7 @@ impl Prompt {
         }
         let text = ask.model.text.as_ref();
         let rendered =
-            text.map(|text| render_at(ask.place, ask.request, ask.body, text, &mut self.text));
+            text.map(|text| render_at(ask.thread, ask.request, ask.body, text, &mut self.text));
         let more = text.map(|text| text.more()).unwrap_or_default();
         let rendered = match more.is_empty() {
             true => rendered,
@@ -215,7 +215,7 @@ impl Prompt {
         };
         // In a chat, only keys of images contain this byte. Shards render no images.
         let has_images = || {
-            ask.place == RenderThread::Offload
+            ask.thread == RenderThread::Offload
                 && ask.request.endpoint == Some(Endpoint::ChatCompletions)
                 && self.text.contains(&IMAGE_FILL)
         };
@@ -226,7 +226,7 @@ impl Prompt {
             false => TextKind::Canonical,
         };
         self.text_bytes = self.text.len();
-        self.is_writable_here = ask.place == RenderThread::Shard;
+        self.is_writable_here = ask.thread == RenderThread::Shard;
         rendered
     }
 
@@ -241,7 +241,7 @@ impl Prompt {
         let mut text = Vec::with_capacity(self.text.len());
         for other in more {
             text.clear();
-            match render_at(ask.place, ask.request, ask.body, other, &mut text) {
+            match render_at(ask.thread, ask.request, ask.body, other, &mut text) {
                 Err(Unrenderable::NotHere) => fault = Some(Unrenderable::NotHere),
                 Ok(_) if text == self.text => continue,
                 _ => fault = Some(Unrenderable::EnginesDiffer),
@@ -313,7 +313,7 @@ mod tests {
         let source = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}";
         let fleet = &FleetSnapshot::default();
         let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
-        let place = RenderThread::Offload;
+        let thread = RenderThread::Offload;
         let parts = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
         for (others, content, wanted) in [
             (&[][..], parts, Some("[user:a\nb]")),
@@ -334,7 +334,7 @@ mod tests {
             scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request).unwrap();
             let body = body.as_bytes();
             let request = &request;
-            let ask = MatchRequest { index: &index, fleet, model, request, body, place };
+            let ask = MatchRequest { index: &index, fleet, model, request, body, thread };
             let mut prompt = Prompt::default();
             prompt.begin(Vec::new());
             let written = prompt.write_text(&ask).unwrap();
@@ -365,8 +365,8 @@ mod tests {
         let fleet = &FleetSnapshot::default();
         let model = &model;
         let request = &request;
-        for place in [RenderThread::Shard, RenderThread::Offload] {
-            let ask = MatchRequest { index: &index, fleet, model, request, body, place };
+        for thread in [RenderThread::Shard, RenderThread::Offload] {
+            let ask = MatchRequest { index: &index, fleet, model, request, body, thread };
             let mut prompt = Prompt::default();
             prompt.begin(Vec::with_capacity(100));
             assert_eq!(prompt.write_text(&ask), None);
@@ -374,14 +374,14 @@ mod tests {
             assert_eq!(prompt.text_bytes(), text.len());
             let given = prompt.let_go();
             // No shard may be able to write what another thread has written.
-            assert_eq!(given.capacity(), if place == RenderThread::Shard { 100 } else { 0 });
-            assert_eq!(prompt.text().is_empty(), place == RenderThread::Shard);
+            assert_eq!(given.capacity(), if thread == RenderThread::Shard { 100 } else { 0 });
+            assert_eq!(prompt.text().is_empty(), thread == RenderThread::Shard);
             assert_eq!((&*prompt.text_again(&ask), prompt.text_bytes()), (&text[..], text.len()));
             let whole_bytes = prompt.whole_bytes();
             prompt.drop_text();
             assert_eq!((prompt.text(), prompt.whole_bytes()), (&b""[..], whole_bytes));
             let again = prompt.text_again(&ask);
-            assert_eq!(!again.is_empty(), place == RenderThread::Shard, "it waited");
+            assert_eq!(!again.is_empty(), thread == RenderThread::Shard, "it waited");
             prompt.end();
             assert_eq!((prompt.text_bytes(), prompt.let_go().capacity()), (0, 0));
         }

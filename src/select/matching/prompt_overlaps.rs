@@ -131,7 +131,7 @@ impl PromptOverlaps {
 
     /// Overlaps of a rank with these tiers by events alone, without guesses.
     #[must_use]
-    pub fn told(&self, rank: RankIndex, tiers: TierRanks) -> TierOverlaps {
+    pub fn by_events(&self, rank: RankIndex, tiers: TierRanks) -> TierOverlaps {
         TierOverlaps::of(rank, tiers, &self.exact)
     }
 
@@ -141,7 +141,7 @@ impl PromptOverlaps {
         let is_exact = self.kind(fleet, rank) == GuessKind::Speculative
             && self.pending.get(rank) == Overlap::default();
         let tiers = fleet.ranks.get(rank.index())?.tiers;
-        is_exact.then(|| self.told(rank, tiers))
+        is_exact.then(|| self.by_events(rank, tiers))
     }
 
     /// The kind of guesses for the rank.
@@ -175,7 +175,7 @@ impl PromptOverlaps {
         let mut is_same = false;
         if self.is_rendered {
             let namespace = cache_namespace(ask.model, ask.request);
-            self.exact.limit(match ask.place {
+            self.exact.limit(match ask.thread {
                 RenderThread::Shard => INLINE_PROBES_MAX,
                 RenderThread::Offload => WALK_PROBES_MAX,
             });

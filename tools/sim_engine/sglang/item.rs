@@ -8,7 +8,9 @@ use crate::batching::ranks::{AcceptedRequest, ScheduleRefusal};
 use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::config::EngineRole;
 use crate::state::EngineState;
-use crate::transfer::{HandedKv, Patience, SeekError, TransferPeer, TransferWanted, prompt_digest};
+use crate::transfer::{
+    HandedKv, Patience, SeekError, TransferPeer, TransferRequest, prompt_digest,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -207,7 +209,7 @@ async fn fetch(state: &EngineState, room: &Room) -> Result<HandedKv, String> {
     let port = room.port.or(settings.bootstrap_port).unwrap_or(BOOTSTRAP_PORT_DEFAULT);
     let address = format!("{host}:{port}");
     let peer = TransferPeer { host, port };
-    let wanted = TransferWanted { peer, key: key(room.id), engine_id: None, patience };
+    let wanted = TransferRequest { peer, key: key(room.id), engine_id: None, patience };
     state.transfer.seeker.take(&wanted).await.map_err(|error| match error {
         SeekError::Unreached => {
             format!("Could not fetch prefill parallel info from bootstrap_addr: {address}")

@@ -15,7 +15,7 @@ pub(crate) struct TransferPeer {
 
 /// The KV that a decode requests.
 #[derive(Clone, Debug)]
-pub(crate) struct TransferWanted {
+pub(crate) struct TransferRequest {
     pub(crate) peer: TransferPeer,
     pub(crate) key: String,
     /// Id of the engine, if the request contains it.
@@ -61,14 +61,14 @@ impl KvSeeker {
     }
 
     /// Waits for the KV and takes it.
-    pub(crate) async fn take(&self, wanted: &TransferWanted) -> Result<HandedKv, SeekError> {
+    pub(crate) async fn take(&self, wanted: &TransferRequest) -> Result<HandedKv, SeekError> {
         let asking = self.ask_until_answered(wanted);
         tokio::time::timeout(wanted.patience.total, asking)
             .await
             .unwrap_or(Err(SeekError::TimedOut))
     }
 
-    async fn ask_until_answered(&self, wanted: &TransferWanted) -> Result<HandedKv, SeekError> {
+    async fn ask_until_answered(&self, wanted: &TransferRequest) -> Result<HandedKv, SeekError> {
         let patience = wanted.patience;
         let mut reached = false;
         let mut silent_since = self.clock.now();
@@ -101,7 +101,7 @@ impl KvSeeker {
         }
     }
 
-    async fn ask(&self, wanted: &TransferWanted) -> Result<WireAnswer, reqwest::Error> {
+    async fn ask(&self, wanted: &TransferRequest) -> Result<WireAnswer, reqwest::Error> {
         let TransferPeer { host, port } = &wanted.peer;
         let host = if host.contains(':') && !host.starts_with('[') {
             format!("[{host}]")

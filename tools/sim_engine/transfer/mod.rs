@@ -13,7 +13,7 @@ mod question;
 mod route;
 mod settings;
 
-pub(super) use kv_seeker::{KvSeeker, Patience, SeekError, TransferPeer, TransferWanted};
+pub(super) use kv_seeker::{KvSeeker, Patience, SeekError, TransferPeer, TransferRequest};
 pub(super) use offers::{HandedKv, TransferOffer, TransferTable};
 pub(super) use route::{RegistryState, routes};
 pub use settings::{KvConnector, SglangTransfer, TransferSettings, VllmTransfer};

@@ -24,7 +24,7 @@ pub(crate) struct HandedKv {
 
 /// Answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TransferTaken {
+pub(crate) enum TransferResult {
     /// The KV, which the prefill engine does not hold any more.
     Kv(HandedKv),
     /// The prefill failed for this reason.
@@ -44,7 +44,7 @@ pub(crate) struct TransferCounts {
     pub(crate) duplicates: u64,
 }
 
-type TakenReply = oneshot::Sender<TransferTaken>;
+type TakenReply = oneshot::Sender<TransferResult>;
 
 enum Note {
     Open { key: String, offer: NewOffer, opened: oneshot::Sender<bool> },
@@ -118,7 +118,7 @@ impl TransferTable {
 
     /// Requests an offer, which may not exist yet. The answer never comes if a later question with
     /// the same key replaces this question.
-    pub(crate) fn take(&self, key: String) -> oneshot::Receiver<TransferTaken> {
+    pub(crate) fn take(&self, key: String) -> oneshot::Receiver<TransferResult> {
         let (reply, answer) = oneshot::channel();
         let _stopping = self.notes.send(Note::Take { key, reply });
         answer
@@ -201,7 +201,7 @@ impl OfferTable {
                 if self.offers.get(&key).is_some_and(|entry| entry.id == id) {
                     let waiter = self.offers.remove(&key).and_then(|entry| entry.waiter);
                     if let Some(reply) = waiter {
-                        let _decode_left = reply.send(TransferTaken::Failed(why));
+                        let _decode_left = reply.send(TransferResult::Failed(why));
                     }
                 }
             }
@@ -231,7 +231,7 @@ impl OfferTable {
         let Some(kv) = entry.kv.clone() else { return };
         let Some(waiter) = entry.waiter.take() else { return };
         // If the decode just left, the offer stays.
-        if waiter.send(TransferTaken::Kv(kv)).is_ok() {
+        if waiter.send(TransferResult::Kv(kv)).is_ok() {
             entry.taken.take().map(|taken| taken.send(()));
             self.offers.remove(key);
         }
@@ -270,14 +270,14 @@ mod tests {
             let table = TransferTable::start();
             let mut first = table.offer("a".into()).await.expect("new");
             first.ready(kv());
-            assert_eq!(table.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
+            assert_eq!(table.take("a".into()).await, Ok(TransferResult::Kv(kv())));
             first.taken().await;
 
             let early = table.take("b".into());
             let mut second = table.offer("b".into()).await.expect("new");
             second.asked().await;
             second.ready(kv());
-            assert_eq!(early.await, Ok(TransferTaken::Kv(kv())));
+            assert_eq!(early.await, Ok(TransferResult::Kv(kv())));
             second.taken().await;
             assert_eq!(table.counts(), TransferCounts::default());
         });
@@ -292,7 +292,7 @@ mod tests {
             assert_eq!((table.counts().open, table.counts().duplicates), (1, 1));
             let waits = table.take("a".into());
             drop(offer);
-            assert!(matches!(waits.await, Ok(TransferTaken::Failed(_))));
+            assert!(matches!(waits.await, Ok(TransferResult::Failed(_))));
             assert!(table.offer("a".into()).await.is_some(), "the name is free again");
         });
     }
@@ -307,7 +307,7 @@ mod tests {
             let asked = tokio::time::timeout(Duration::from_millis(20), offer.asked()).await;
             assert!(asked.is_err(), "its question does not count");
             drop(table.take("a".into()));
-            assert_eq!(table.take("a".into()).await, Ok(TransferTaken::Kv(kv())));
+            assert_eq!(table.take("a".into()).await, Ok(TransferResult::Kv(kv())));
             offer.taken().await;
         });
     }

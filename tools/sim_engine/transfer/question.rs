@@ -1,6 +1,6 @@
 //! The question for KV and its answers on the wire.
 
-use super::offers::{HandedKv, TransferTaken};
+use super::offers::{HandedKv, TransferResult};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ pub(super) enum WireAnswer {
     NotYet,
 }
 
-impl From<TransferTaken> for WireAnswer {
-    fn from(taken: TransferTaken) -> Self {
+impl From<TransferResult> for WireAnswer {
+    fn from(taken: TransferResult) -> Self {
         match taken {
-            TransferTaken::Kv(kv) => Self::Kv(kv),
-            TransferTaken::Failed(why) => Self::Failed(why),
+            TransferResult::Kv(kv) => Self::Kv(kv),
+            TransferResult::Failed(why) => Self::Failed(why),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::legs::taken;
 use crate::batching::ranks::ScheduleRefusal;
 use crate::batching::schedule::{LegPart, TokenStep, Work};
 use crate::state::EngineState;
-use crate::transfer::TransferWanted;
+use crate::transfer::TransferRequest;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -27,7 +27,7 @@ pub(super) async fn begin(
     prompts: Vec<Vec<u32>>,
     output_tokens: usize,
     part: LegPart,
-    wanted: Option<TransferWanted>,
+    wanted: Option<TransferRequest>,
 ) -> Result<BegunAnswer, StartRefusal> {
     if let (Some(wanted), Some(prompt)) = (&wanted, prompts.first())
         && !taken(&state, wanted, prompt, &answer.asked.salt).await

@@ -8,7 +8,7 @@ use crate::config::EngineRole;
 use crate::random_id::random_u64;
 use crate::state::EngineState;
 use crate::transfer::{
-    HandedKv, KvConnector, Patience, TransferOffer, TransferPeer, TransferWanted, prompt_digest,
+    HandedKv, KvConnector, Patience, TransferOffer, TransferPeer, TransferRequest, prompt_digest,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub(super) enum EngineLeg {
     /// Computes the prompt for a decode on another engine.
     Give(Box<OfferState>),
     /// Decodes with KV from another engine.
-    Take(TransferWanted),
+    Take(TransferRequest),
 }
 
 /// State of a prefill that offers its KV.
@@ -142,7 +142,7 @@ impl TransferParams {
         // Only some of the fields: a fault of the sender, at which vLLM fails with status 500.
         let (peer, key, patience) = wanted.ok_or_else(ApiError::internal)?;
         let engine_id = self.remote.engine_id;
-        Ok(EngineLeg::Take(TransferWanted { peer, key, engine_id, patience }))
+        Ok(EngineLeg::Take(TransferRequest { peer, key, engine_id, patience }))
     }
 }
 
@@ -185,7 +185,7 @@ impl OfferState {
 /// Waits for the KV; `false` without KV of this prompt.
 pub(super) async fn taken(
     state: &EngineState,
-    wanted: &TransferWanted,
+    wanted: &TransferRequest,
     prompt: &[u32],
     salt: &str,
 ) -> bool {

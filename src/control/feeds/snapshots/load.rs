@@ -4,7 +4,7 @@
 use super::setup::give_way;
 use forebay_index::slice_of;
 use forebay_kv_events::{
-    Dropped, FeedCounters, FeedRestore, Groups, LowerTiers, OmittedEntries, RankState,
+    DropReason, FeedCounters, FeedRestore, Groups, LowerTiers, OmittedEntries, RankState,
     RestoreBuilder, RestoredBlocks, SliceOps,
 };
 use forebay_snapshot::{Contents, RankName, SnapshotFile};
@@ -51,7 +51,7 @@ struct ClaimRequest {
 /// Blocks of a rank from the reading thread.
 enum ClaimAnswer {
     Nothing,
-    Refused(Dropped, u64),
+    Refused(DropReason, u64),
     Found(Box<RestoredRank>),
 }
 
@@ -141,7 +141,7 @@ impl SnapshotLoader {
             return;
         }
         let LoadProgress { ranks, blocks, .. } = *self.progress.borrow();
-        counters.dropped(Dropped::Unclaimed, blocks);
+        counters.dropped(DropReason::Unclaimed, blocks);
         if ranks > 0 {
             info!(ranks, blocks, "no worker of the fleet has claimed these ranks of the snapshot");
         }
@@ -220,11 +220,11 @@ impl SnapshotReading {
         let refused = |reason| ClaimAnswer::Refused(reason, head.entry_count);
         if vocabulary.fingerprint() != head.vocabulary {
             self.log_refused(claim, "its tokenizer is another one now");
-            return refused(Dropped::Tokenizer);
+            return refused(DropReason::Tokenizer);
         }
         if claim.block_size_tokens > 0 && claim.block_size_tokens != head.block_size_tokens {
             self.log_refused(claim, "its block size is another one now");
-            return refused(Dropped::BlockSize);
+            return refused(DropReason::BlockSize);
         }
         let mut restoring = RestoreBuilder::new(
             &self.contents.paths,
@@ -239,7 +239,7 @@ impl SnapshotReading {
         let mut entries = Vec::new();
         if let Err(error) = self.file.entries(&place, |entry| entries.push(entry)) {
             refuse_snapshot(&self.path, &error);
-            return refused(Dropped::Odd);
+            return refused(DropReason::Odd);
         }
         restoring.add_all(entries);
         let (blocks, ops, left) = restoring.finish();
@@ -261,10 +261,10 @@ impl SnapshotReading {
 /// Counts the result of a claim.
 fn count_left(counters: &FeedCounters, left: OmittedEntries) {
     for (reason, blocks) in [
-        (Dropped::Limit, left.over_limit),
-        (Dropped::Orphan, left.orphans),
-        (Dropped::Tier, left.tiers),
-        (Dropped::Odd, left.odd),
+        (DropReason::Limit, left.over_limit),
+        (DropReason::Orphan, left.orphans),
+        (DropReason::Tier, left.tiers),
+        (DropReason::Odd, left.odd),
     ] {
         counters.dropped(reason, blocks as u64);
     }

@@ -161,7 +161,7 @@ impl SpanMaker<'_> {
             attributes.push(int("gen_ai.usage.output_tokens", usage.output));
             attributes.push(int("forebay.cached_tokens", usage.cached));
         }
-        attributes.extend(answer.because.map(|because| text("forebay.because", because)));
+        attributes.extend(answer.choice_reason.map(|because| text("forebay.because", because)));
         if answer.continued > 0 {
             attributes.push(int("forebay.continued", u64::from(answer.continued)));
         }

@@ -43,9 +43,9 @@ pub struct Transcript {
     events: EventCutter,
     overlong: OverlongIds,
     ids: StreamIds,
-    told: StreamTold,
+    progress: StreamProgress,
     /// The last event of the last engine.
-    said: LastWord,
+    last_failure: FailureEvent,
     /// Why no other rank can go on.
     obstacle: Option<NoContinuation>,
 }
@@ -67,7 +67,7 @@ struct StreamIds {
 
 /// Parts of a stream besides text that the client has.
 #[derive(Debug, Default)]
-struct StreamTold {
+struct StreamProgress {
     /// `None` before the first event.
     shape: Option<EventShape>,
     is_continued: bool,
@@ -78,12 +78,12 @@ struct StreamTold {
     is_finished: bool,
     has_usage: bool,
     is_done: bool,
-    failure: LastWord,
+    failure: FailureEvent,
 }
 
 /// The event with which an engine fails or stops, held back.
 #[derive(Debug, Default)]
-struct LastWord {
+struct FailureEvent {
     event: Vec<u8>,
     /// The engine stops, and a usage may follow.
     is_abort: bool,
@@ -108,8 +108,8 @@ impl Transcript {
             events: EventCutter::default(),
             overlong: OverlongIds::default(),
             ids: StreamIds::default(),
-            told: StreamTold::default(),
-            said: LastWord::default(),
+            progress: StreamProgress::default(),
+            last_failure: FailureEvent::default(),
             obstacle: None,
         })
     }
@@ -157,7 +157,7 @@ impl Transcript {
     /// Has the engine reported a failure? No event behind that report counts.
     #[must_use]
     pub const fn has_failed(&self) -> bool {
-        !self.told.failure.event.is_empty()
+        !self.progress.failure.event.is_empty()
     }
 
     /// Why no more ids are stored.
@@ -169,7 +169,7 @@ impl Transcript {
     /// an end.
     #[must_use]
     pub fn is_cut_short(&self) -> bool {
-        let has_end = self.told.is_finished || self.told.is_done;
+        let has_end = self.progress.is_finished || self.progress.is_done;
         let may_end = || memchr::memmem::find(self.events.held(), b"[DONE]").is_some();
         self.has_begun() && self.obstacle().is_none() && !has_end && !may_end()
     }
@@ -177,13 +177,13 @@ impl Transcript {
     /// No other rank continues the stream: appends the last event of the engine, and the end. False
     /// if the engine sent no such event.
     pub fn end_failed(&mut self, out: &mut Vec<u8>) -> bool {
-        if self.said.event.is_empty() {
+        if self.last_failure.event.is_empty() {
             return false;
         }
-        out.append(&mut self.said.event);
+        out.append(&mut self.last_failure.event);
         let output = self.ids.all.len().saturating_sub(self.ids.prompt_count);
-        if let Some(shape) = self.told.shape.as_ref()
-            && self.said.is_abort
+        if let Some(shape) = self.progress.shape.as_ref()
+            && self.last_failure.is_abort
             && self.owes_usage()
         {
             shape.write_usage(self.ids.prompt_count, output, out);
@@ -196,7 +196,7 @@ impl Transcript {
     pub fn break_off(&mut self) {
         self.overlong.is_torn = self.events.is_overlong();
         self.events.clear();
-        self.said = std::mem::take(&mut self.told.failure);
+        self.last_failure = std::mem::take(&mut self.progress.failure);
     }
 
     /// Does the client have only whole events of the stream that broke off?
@@ -235,11 +235,11 @@ impl Transcript {
     /// Why not.
     pub fn may_go_on(&self) -> Result<(), NoContinuation> {
         match self.obstacle {
-            _ if self.told.is_finished && !self.owes_usage() => Ok(()),
+            _ if self.progress.is_finished && !self.owes_usage() => Ok(()),
             // The client has an end, of an unknown stream.
-            None if self.told.is_done => Err(NoContinuation::Answer),
+            None if self.progress.is_done => Err(NoContinuation::Answer),
             Some(obstacle) => Err(obstacle),
-            None if self.ids.text_count > self.ids.sent_count && !self.told.is_finished => {
+            None if self.ids.text_count > self.ids.sent_count && !self.progress.is_finished => {
                 Err(NoContinuation::Character)
             }
             None if self.tokens_max().is_none() && self.goes_on_by_ids() => {
@@ -252,7 +252,7 @@ impl Transcript {
     /// Could the stream leave its rank here, with something left to compute?
     #[must_use]
     pub fn may_move(&self) -> bool {
-        let is_over = self.told.is_finished || self.told.is_done || self.has_failed();
+        let is_over = self.progress.is_finished || self.progress.is_done || self.has_failed();
         self.has_begun() && !is_over && self.may_go_on().is_ok() && self.tokens_left() > 0
     }
 
@@ -275,7 +275,7 @@ impl Transcript {
     /// Has the client an event?
     #[must_use]
     pub const fn has_begun(&self) -> bool {
-        self.told.shape.is_some()
+        self.progress.shape.is_some()
     }
 
     /// Does another rank continue behind the ids of the client? Else that rank gets the request
@@ -289,8 +289,8 @@ impl Transcript {
 
     /// Appends the end if the text is whole; false if something of it is left to compute.
     pub fn end(&mut self, out: &mut Vec<u8>) -> bool {
-        let Some(shape) = &self.told.shape else { return false };
-        if !self.told.is_finished {
+        let Some(shape) = &self.progress.shape else { return false };
+        if !self.progress.is_finished {
             if self.tokens_left() > 0 || self.may_go_on().is_err() {
                 return false;
             }
@@ -300,7 +300,7 @@ impl Transcript {
             let output = self.ids.all.len().saturating_sub(self.ids.prompt_count);
             shape.write_usage(self.ids.prompt_count, output, out);
         }
-        if !self.told.is_done {
+        if !self.progress.is_done {
             out.extend_from_slice(DONE);
         }
         true
@@ -310,8 +310,8 @@ impl Transcript {
     pub fn start_over(&mut self) {
         debug_assert!(!self.goes_on_by_ids(), "the client has text");
         self.ids = StreamIds { has_parts: self.ids.has_parts, ..StreamIds::default() };
-        self.told.is_again = self.has_begun();
-        self.told.has_prompt = false;
+        self.progress.is_again = self.has_begun();
+        self.progress.has_prompt = false;
     }
 
     /// Another rank continues: appends the body of its request, for `/v1/completions`.
@@ -322,7 +322,7 @@ impl Transcript {
         all.truncate(*sent_count);
         *text_count = *sent_count;
         *behind_count = sent_count.saturating_sub(*prompt_count);
-        self.told.is_continued = true;
+        self.progress.is_continued = true;
         let output = u64::try_from(*behind_count).unwrap_or(u64::MAX);
         let left = self.tokens_left();
         let least = self.asked.tokens_min.saturating_sub(output);
@@ -354,7 +354,7 @@ impl Transcript {
     }
 
     fn owes_usage(&self) -> bool {
-        self.asked.has_usage && !self.told.has_usage && !self.told.is_done
+        self.asked.has_usage && !self.progress.has_usage && !self.progress.is_done
     }
 
     fn tokens_max(&self) -> Option<u64> {
@@ -378,7 +378,7 @@ impl Transcript {
             return out.extend_from_slice(event);
         };
         if data == b"[DONE]" {
-            self.told.is_done = true;
+            self.progress.is_done = true;
             return out.extend_from_slice(event);
         }
         let Ok(read) = TokenEvent::read(data) else {
@@ -386,7 +386,7 @@ impl Transcript {
             return out.extend_from_slice(event);
         };
         if is_failure(slice(data, &read.error)) {
-            self.told.failure = LastWord { event: event.to_vec(), is_abort: false };
+            self.progress.failure = FailureEvent { event: event.to_vec(), is_abort: false };
             return;
         }
         let after = event.get(before.len() + data.len()..).unwrap_or_default();
@@ -394,10 +394,10 @@ impl Transcript {
         if self.obstacle.is_none() && read.is_abort(data) {
             let mut said = Vec::new();
             self.write(&read, parts, false, &mut said);
-            self.told.failure = LastWord { event: said, is_abort: true };
+            self.progress.failure = FailureEvent { event: said, is_abort: true };
             return;
         }
-        let is_first = !std::mem::replace(&mut self.told.has_prompt, true);
+        let is_first = !std::mem::replace(&mut self.progress.has_prompt, true);
         self.take(&read, data, is_first);
         self.write(&read, parts, is_first, out);
     }
@@ -410,9 +410,9 @@ impl Transcript {
         is_first: bool,
         out: &mut Vec<u8>,
     ) {
-        let is_again = self.told.is_again && read.error.is_empty();
-        match &self.told.shape {
-            Some(shape) if self.told.is_continued && read.error.is_empty() => {
+        let is_again = self.progress.is_again && read.error.is_empty();
+        match &self.progress.shape {
+            Some(shape) if self.progress.is_continued && read.error.is_empty() => {
                 let behind = u64::try_from(self.ids.behind_count).unwrap_or(u64::MAX);
                 shape.write(read, data, behind, out);
             }
@@ -431,15 +431,15 @@ impl Transcript {
         if !event.error.is_empty() || event.is_strange {
             self.give_up(NoContinuation::Answer);
         }
-        if self.told.shape.is_none() {
-            self.told.shape = Some(EventShape::of(event, data, self.asked.is_chat));
+        if self.progress.shape.is_none() {
+            self.progress.shape = Some(EventShape::of(event, data, self.asked.is_chat));
         }
         if is_first {
             self.take_prompt(slice(data, &event.prompt_ids));
         }
-        self.told.has_usage |= event.choice.is_none() && !event.usage.is_empty();
+        self.progress.has_usage |= event.choice.is_none() && !event.usage.is_empty();
         let Some(choice) = &event.choice else { return };
-        self.told.is_finished |= !choice.finish.is_empty();
+        self.progress.is_finished |= !choice.finish.is_empty();
         self.take_output(slice(data, &choice.ids), choice.has_text());
     }
 
@@ -467,7 +467,7 @@ impl Transcript {
             return;
         }
         match self.ids.all.len().saturating_sub(before) {
-            0 if !self.told.is_finished => self.give_up(NoContinuation::Answer),
+            0 if !self.progress.is_finished => self.give_up(NoContinuation::Answer),
             1 if !self.ids.has_parts => {
                 self.ids.sent_count = self.ids.all.len();
                 self.ids.text_count = self.ids.sent_count;

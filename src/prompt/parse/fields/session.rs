@@ -34,7 +34,7 @@ fn is_named(field: &Field, buffer: &[u8], name: &str) -> bool {
 }
 
 fn member(name: &str, request: &ApiRequest, body: &[u8]) -> Option<SessionKey> {
-    let mut texts = request.texts.iter().rev();
+    let mut texts = request.text_members.iter().rev();
     let found = texts.find(|text| part(body, &text.name) == Some(name.as_bytes()))?;
     let value = part(body, &found.value)?;
     if value.contains(&b'\\') {

@@ -115,10 +115,10 @@ fn part(
                 return Err(ScanError::Owned { key });
             }
             let is_text = !is_file && value.len() <= SESSION_NAME_BYTES_MAX;
-            if is_text && request.texts.len() < TEXTS_MAX {
+            if is_text && request.text_members.len() < TEXTS_MAX {
                 let place = memmem::find(bytes, name).unwrap_or(0) + span.start;
                 let name = narrow(&(place..place + name.len()));
-                request.texts.push(TextMember { name, value: narrow(&content) });
+                request.text_members.push(TextMember { name, value: narrow(&content) });
             }
         }
     }

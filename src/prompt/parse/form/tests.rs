@@ -69,7 +69,7 @@ fn another_name_takes_the_place_of_the_models() {
     request.write_model(&mut message, 0);
     assert_eq!(String::from_utf8(message.clone()).unwrap(), wanted);
     let again = scanned(&message).unwrap();
-    assert_eq!((again.model_span, again.texts), (request.model_span, request.texts));
+    assert_eq!((again.model_span, again.text_members), (request.model_span, request.text_members));
 }
 
 #[test]

@@ -448,8 +448,8 @@ fn unread(cursor: &mut Cursor<'_>, request: &mut ApiRequest) -> Result<(), ScanE
     let is_text = cursor.peek() == Some(b'"');
     cursor.skip_value(1)?;
     let value = start + 1..cursor.at().saturating_sub(1);
-    if is_text && value.len() <= SESSION_NAME_BYTES_MAX && request.texts.len() < TEXTS_MAX {
-        request.texts.push(TextMember { name: narrow(&name), value: narrow(&value) });
+    if is_text && value.len() <= SESSION_NAME_BYTES_MAX && request.text_members.len() < TEXTS_MAX {
+        request.text_members.push(TextMember { name: narrow(&name), value: narrow(&value) });
     }
     Ok(())
 }

@@ -5,8 +5,8 @@
 use super::access::Access;
 use axum::http::request::Parts;
 use axum::response::Response;
-use forebay_base::limits::CLIENT_DOOR_CALLS_MAX;
-use forebay_mailbox::{ClientDoor, DoorRefusal};
+use forebay_base::limits::CLIENT_PORT_CALLS_MAX;
+use forebay_mailbox::{AdminConnectError, AdminConnector};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ const REFUSAL_LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// The side that shards have.
 #[derive(Debug)]
-pub struct ClientPortDoor {
+pub struct ClientPortConnector {
     callers: mpsc::Sender<ClientCaller>,
     /// Permits of calls under way, from the open to the end: the channel only has waiting calls.
     permits: Arc<Semaphore>,
 }
 
-/// The admin API's side of the door.
+/// Calls as the admin API receives them.
 #[derive(Debug)]
 pub struct ClientCallers(mpsc::Receiver<ClientCaller>);
 
@@ -71,23 +71,23 @@ impl ClientGate {
     }
 }
 
-/// Makes both sides of the door.
+/// Makes the connector of the shards, and the receiver of their calls.
 #[must_use]
-pub fn client_door() -> (ClientPortDoor, ClientCallers) {
-    let (callers, called) = mpsc::channel(CLIENT_DOOR_CALLS_MAX);
-    let permits = Arc::new(Semaphore::new(CLIENT_DOOR_CALLS_MAX));
-    (ClientPortDoor { callers, permits }, ClientCallers(called))
+pub fn client_port() -> (ClientPortConnector, ClientCallers) {
+    let (callers, called) = mpsc::channel(CLIENT_PORT_CALLS_MAX);
+    let permits = Arc::new(Semaphore::new(CLIENT_PORT_CALLS_MAX));
+    (ClientPortConnector { callers, permits }, ClientCallers(called))
 }
 
-impl ClientDoor for ClientPortDoor {
-    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorRefusal> {
+impl AdminConnector for ClientPortConnector {
+    fn open(&self, peer: SocketAddr) -> Result<UnixStream, AdminConnectError> {
         let permit =
-            Arc::clone(&self.permits).try_acquire_owned().map_err(|_| DoorRefusal::Full)?;
-        let (near, stream) = pair().map_err(|_| DoorRefusal::Full)?;
+            Arc::clone(&self.permits).try_acquire_owned().map_err(|_| AdminConnectError::Full)?;
+        let (near, stream) = pair().map_err(|_| AdminConnectError::Full)?;
         let sent = self.callers.try_send(ClientCaller { stream, peer, permit });
         sent.map_err(|refused| match refused {
-            TrySendError::Full(_) => DoorRefusal::Full,
-            TrySendError::Closed(_) => DoorRefusal::Over,
+            TrySendError::Full(_) => AdminConnectError::Full,
+            TrySendError::Closed(_) => AdminConnectError::Closed,
         })?;
         Ok(near)
     }
@@ -113,17 +113,18 @@ mod tests {
 
     #[test]
     fn calls_under_way_are_bounded() {
-        let (door, mut callers) = client_door();
+        let (connector, mut callers) = client_port();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let open: Vec<_> = (0..CLIENT_DOOR_CALLS_MAX).map(|_| door.open(peer).unwrap()).collect();
-        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Full);
+        let open: Vec<_> =
+            (0..CLIENT_PORT_CALLS_MAX).map(|_| connector.open(peer).unwrap()).collect();
+        assert_eq!(connector.open(peer).unwrap_err(), AdminConnectError::Full);
         let caller = callers.0.try_recv().unwrap();
-        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Full, "it is under way");
+        assert_eq!(connector.open(peer).unwrap_err(), AdminConnectError::Full, "it is under way");
         drop(caller);
-        assert!(door.open(peer).is_ok());
+        assert!(connector.open(peer).is_ok());
         drop((open, callers));
-        let (door, callers) = client_door();
+        let (connector, callers) = client_port();
         drop(callers);
-        assert_eq!(door.open(peer).unwrap_err(), DoorRefusal::Over);
+        assert_eq!(connector.open(peer).unwrap_err(), AdminConnectError::Closed);
     }
 }

@@ -1,5 +1,5 @@
 //! Calls of the admin API on the port of clients, as a shard sees them: paths that it passes on,
-//! and the door that leads to the control plane.
+//! and the connector to the control plane.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use std::os::unix::net::UnixStream;
 const PATHS: [&[u8]; 4] = [b"/add_worker", b"/remove_worker", b"/list_workers", b"/workers"];
 const ONE_WORKER: &[u8] = b"/workers/";
 
-/// Door from a shard to the admin API. The control plane implements it: the data plane knows no
-/// runtime but its own.
-pub trait ClientDoor: Debug + Send + Sync {
+/// Connector from a shard to the admin API. The control plane implements it: the data plane knows
+/// no runtime but its own.
+pub trait AdminConnector: Debug + Send + Sync {
     /// A socket for a single call and its answer.
     ///
     /// # Errors
-    /// [`DoorRefusal`].
-    fn open(&self, peer: SocketAddr) -> Result<UnixStream, DoorRefusal>;
+    /// [`AdminConnectError`].
+    fn open(&self, peer: SocketAddr) -> Result<UnixStream, AdminConnectError>;
 }
 
 /// Reason for which a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DoorRefusal {
-    /// `CLIENT_DOOR_CALLS_MAX` calls are under way, or there is no socket.
+pub enum AdminConnectError {
+    /// `CLIENT_PORT_CALLS_MAX` calls are under way, or there is no socket.
     Full,
     /// This process does not answer the admin API any more.
-    Over,
+    Closed,
 }
 
 /// May this path be called on the port of clients?

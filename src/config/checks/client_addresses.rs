@@ -6,18 +6,18 @@ use crate::sections::tls::ClientAuth;
 use std::net::SocketAddr;
 
 impl Check<'_> {
-    pub(crate) fn doors(&mut self, config: &Config) {
-        self.door(config, "listen", config.listen, config.speaks_tls());
+    pub(crate) fn client_addresses(&mut self, config: &Config) {
+        self.client_address(config, "listen", config.listen, config.speaks_tls());
         for (position, listener) in config.listeners.iter().enumerate() {
             let path = format!("listener.{position}.address");
             let is_tls = config.listener_speaks_tls(listener);
             if !listener.is_unset() {
-                self.door(config, &path, listener.address, is_tls);
+                self.client_address(config, &path, listener.address, is_tls);
             }
         }
     }
 
-    fn door(&mut self, config: &Config, path: &str, address: SocketAddr, is_tls: bool) {
+    fn client_address(&mut self, config: &Config, path: &str, address: SocketAddr, is_tls: bool) {
         if address.ip().is_loopback() {
             return;
         }

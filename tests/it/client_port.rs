@@ -3,7 +3,7 @@
 use crate::rig::{
     Certificates, Client, Pair, Reply, Worker, config, metric, port_for_later, router, until,
 };
-use forebay::base::limits::CLIENT_DOOR_CALLS_MAX;
+use forebay::base::limits::CLIENT_PORT_CALLS_MAX;
 use forebay::config::Config;
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ fn who_has_no_token_takes_no_place() {
     let mut config = open(&[&worker]);
     config.admin_read_token_file = None;
     let router = router(config);
-    let without: Vec<Client> = (0..2 * CLIENT_DOOR_CALLS_MAX)
+    let without: Vec<Client> = (0..2 * CLIENT_PORT_CALLS_MAX)
         .map(|_| {
             let mut client = Client::connect(router.listen);
             client.send(b"POST /workers HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n");
@@ -139,7 +139,7 @@ fn calls_that_wait_take_a_bounded_number_of_places_and_give_them_back() {
     let mut config = open(&[&worker]);
     config.health.enabled = true;
     let router = router(config);
-    let waiting: Vec<Client> = (0..CLIENT_DOOR_CALLS_MAX)
+    let waiting: Vec<Client> = (0..CLIENT_PORT_CALLS_MAX)
         .map(|_| {
             let mut client = Client::connect(router.listen);
             let line = format!("POST /add_worker?url=http://{}", port_for_later());

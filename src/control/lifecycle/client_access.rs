@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 const IMAGE_KEY: &str = "image_key_file";
 
 /// Terms of the shards' ports.
-pub(crate) struct FrontDoor {
+pub(crate) struct ClientAccess {
     tenants: Arc<Tenants>,
     /// Certificates for clients; `None` in plain text.
     tls: Option<ServerTls>,
@@ -26,7 +26,7 @@ pub(crate) struct FrontDoor {
     token_keys: Option<TokenKeysSource>,
 }
 
-impl FrontDoor {
+impl ClientAccess {
     /// # Errors
     /// [`TokenKeysSource::start`].
     pub(crate) fn open(
@@ -37,13 +37,13 @@ impl FrontDoor {
         let keys = keys.map(Arc::new);
         let tenants = Tenants::new(&Tenants::default(), &config.flow.tenants, keys);
         let token_keys = TokenKeysSource::start(config)?;
-        let mut door = Self { tenants: Arc::new(tenants), tls, image_key: None, token_keys };
-        door.read_image_key(config);
-        if let Some(source) = &door.token_keys {
+        let mut access = Self { tenants: Arc::new(tenants), tls, image_key: None, token_keys };
+        access.read_image_key(config);
+        if let Some(source) = &access.token_keys {
             // From the first request on: without keys each token is refused.
-            door.set_tokens(source.verifier(TokenKeys::default()));
+            access.set_tokens(source.verifier(TokenKeys::default()));
         }
-        Ok(door)
+        Ok(access)
     }
 
     /// Puts the terms into a fleet that is about to be published.
