@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_long, c_void};
 
 /// mimalloc, without its path of aligned allocations where each allocation is aligned enough.
 ///
-/// That path takes a longer way for each buffer over 1 KB, and a larger block: its size has no power
-/// of two, so mimalloc searches for an aligned place.
+/// Above 1 KB that path makes the block larger by the alignment, and searches for an aligned place
+/// in it.
 #[derive(Debug)]
 pub struct Heap;
 

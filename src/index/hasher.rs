@@ -21,8 +21,8 @@ impl BlockHasher {
         parent.child_of_hash(self.rows.hash(block))
     }
 
-    /// [`Self::child`] for one of several blocks that begin at the same byte, which `sums` belong
-    /// to: further lengths cost little.
+    /// [`Self::child`] for a block of several that begin at the same byte, which `sums` belong to:
+    /// further lengths cost little.
     #[inline(always)]
     pub(super) fn front_child(
         &self,

@@ -17,7 +17,6 @@ mod narrow;
 mod operation;
 mod overlap;
 mod overlaps;
-mod path;
 mod ranks;
 mod roots;
 mod routed;

@@ -1,6 +1,6 @@
-//! Hash of a block, by rows of 32 bytes. Each row has a secret of its own, so rows are hashed in any
-//! order and added. All rows but the last are counted from the front: blocks of different lengths
-//! that begin at the same byte share them, see [`RowSums`].
+//! Hash of a block, by rows of 32 bytes. Each row has a secret of its own, so rows are hashed in
+//! any order and added. All rows but the last are counted from the front: blocks of different
+//! lengths that begin at the same byte share them, see [`RowSums`].
 
 use twox_hash::XxHash3_64;
 
@@ -10,8 +10,8 @@ const ROW: usize = 32;
 const ROWS_MAX: usize = 16;
 /// The place of the secret for the last 32 bytes of a block, which may overlap the row before.
 const LAST: usize = ROWS_MAX - 1;
-/// Shortest and longest block that is hashed by rows. Others are hashed by xxh3: short ones have no
-/// whole row, and for long ones xxh3 reads in wider registers.
+/// Shortest and longest block that is hashed by rows. Shorter blocks have no whole row, and for
+/// longer blocks xxh3 reads in wider registers.
 const BYTES_LEAST: usize = ROW + 1;
 const BYTES_MAX: usize = ROWS_MAX * ROW;
 
@@ -41,12 +41,13 @@ pub(super) struct RowHasher {
     secrets: [RowSecret; ROWS_MAX],
 }
 
-/// Sums of the rows of a text, from its start on: what blocks of all lengths share that begin there.
+/// Sums of the rows of a text from its start on, which blocks of all lengths share that begin
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct RowSums {
     /// The sum of so many rows.
     sums: [u64; ROWS_MAX],
-    /// Rows so far.
+    /// Number of rows summed so far.
     row_count: usize,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Branch {
 /// Keys of the first blocks by length. Lengths that share a place replace each other.
 #[derive(Debug)]
 pub(super) struct FirstKeys {
-    /// 0: no key.
+    /// A length of 0 means no key.
     lengths: [u16; FIRST_KEYS],
     keys: [u64; FIRST_KEYS],
 }

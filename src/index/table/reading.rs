@@ -9,6 +9,7 @@ use super::locator::{Location, LookupResult};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
 use super::tags::Tags;
 use crate::BlockKey;
+use std::iter::successors;
 
 /// A reader's copy of a run. Reused from run to run.
 #[derive(Debug)]
@@ -108,13 +109,11 @@ impl StepSet {
     /// The steps of the set, with their indices.
     #[inline]
     fn of(self, steps: &[Step]) -> impl Iterator<Item = (usize, Step)> {
-        let mut rest = self.bits;
-        std::iter::from_fn(move || {
-            let index = usize::try_from(rest.trailing_zeros()).ok()?;
-            rest &= rest.wrapping_sub(1);
-            // Of an empty rest, the index is behind all steps.
-            steps.get(index).map(|step| (index, *step))
-        })
+        let rests = successors(Some(self.bits), |rest| Some(rest & rest.wrapping_sub(1)));
+        // The index of an empty rest is behind all steps.
+        let indices =
+            rests.map(|rest| usize::try_from(rest.trailing_zeros()).unwrap_or(usize::MAX));
+        indices.map_while(|index| Some((index, *steps.get(index)?)))
     }
 }
 
