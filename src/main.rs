@@ -1,7 +1,7 @@
 //! `forebay`: parse, run, exit code.
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: forebay_heap::Heap = forebay_heap::Heap;
 
 fn main() -> std::process::ExitCode {
     forebay_heap::keep_small();

@@ -175,7 +175,7 @@ impl fmt::Write for Visible<'_> {
     }
 }
 
-/// Fields as `,"name":value`.
+/// Fields of a JSON object, each behind a comma: `,"name":value`.
 struct JsonFields<'a>(&'a mut String);
 
 impl JsonFields<'_> {

@@ -1,10 +1,59 @@
-//! Memory that mimalloc returns to the system, and how soon. For programs that use mimalloc as
-//! their allocator.
+//! The allocator of the programs, mimalloc: what memory it returns to the system, and how soon.
 
-use mimalloc as _;
+use mimalloc::MiMalloc;
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
-use std::ffi::{c_int, c_long};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::{c_int, c_long, c_void};
+
+/// mimalloc, without its path of aligned allocations where each allocation is aligned enough.
+///
+/// Above 1 KB that path makes the block larger by the alignment, and searches for an aligned place
+/// in it.
+#[derive(Debug)]
+pub struct Heap;
+
+/// Alignment of each block that has this many bytes (`MI_MAX_ALIGN_SIZE`). Smaller blocks are
+/// aligned to their size, a power of two.
+const ALIGNED_TO: usize = 16;
+
+// SAFETY: mimalloc upholds the contract of an allocator. Blocks of both ways are freed and resized
+// alike.
+unsafe impl GlobalAlloc for Heap {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_aligned_anyway(layout) {
+            return mi_malloc(layout.size()).cast();
+        }
+        // SAFETY: the caller upholds the same contract.
+        unsafe { MiMalloc.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_aligned_anyway(layout) {
+            return mi_zalloc(layout.size()).cast();
+        }
+        // SAFETY: the caller upholds the same contract.
+        unsafe { MiMalloc.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller upholds the same contract.
+        unsafe { MiMalloc.dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: the caller upholds the same contract.
+        unsafe { MiMalloc.realloc(block, layout, bytes) }
+    }
+}
+
+const fn is_aligned_anyway(layout: Layout) -> bool {
+    layout.align() <= ALIGNED_TO && layout.align() <= layout.size()
+}
 
 /// `mi_option_purge_delay` of mimalloc 3.
 const PURGE_DELAY: c_int = 15;
@@ -13,9 +62,11 @@ const PURGE_DELAY: c_int = 15;
 /// of long bodies would be returned and taken again all the time.
 const PURGE_DELAY_MS: c_long = 500;
 
-// SAFETY: as `mimalloc.h` of the linked library declares them. Both functions take any number, and
+// SAFETY: as `mimalloc.h` of the linked library declares them. The functions take any number, and
 // are called from any thread.
 unsafe extern "C" {
+    safe fn mi_malloc(bytes: usize) -> *mut c_void;
+    safe fn mi_zalloc(bytes: usize) -> *mut c_void;
     safe fn mi_option_set(option: c_int, value: c_long);
     safe fn mi_collect(force: bool);
     #[cfg(test)]
@@ -53,6 +104,33 @@ pub fn free_now(mut buffer: Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[global_allocator]
+    static HEAP: Heap = Heap;
+
+    #[test]
+    fn each_block_is_aligned_as_its_layout_asks() {
+        for align in [1, 2, 4, 8, 16, 32, 64, 4_096] {
+            for bytes in (1..200).chain([1_000, 1_025, 1_400, 5_000, 100_000, 3 << 20]) {
+                let layout = Layout::from_size_align(bytes, align).unwrap();
+                // Several, since the first of a page is aligned by chance.
+                let blocks: Vec<*mut u8> = (0..3)
+                    .flat_map(|_| {
+                        // SAFETY: a layout of a byte at least.
+                        let plain = unsafe { HEAP.alloc(layout) };
+                        // SAFETY: as above.
+                        let zeroed = unsafe { HEAP.alloc_zeroed(layout) };
+                        [plain, zeroed]
+                    })
+                    .collect();
+                for block in blocks {
+                    assert_eq!(block.addr() % align, 0, "{bytes} bytes, {align}");
+                    // SAFETY: of that layout, and freed once.
+                    unsafe { HEAP.dealloc(block, layout) };
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_freed_buffer_can_be_taken_again() {

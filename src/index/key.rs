@@ -2,6 +2,7 @@
 //! bytes from the start of the prompt (up to collisions of a 64-bit keyed hash, which cost a wrong
 //! guess, never a wrong answer).
 
+use super::rows::block_hash;
 use forebay_base::ShardIndex;
 use twox_hash::XxHash3_64;
 
@@ -54,7 +55,7 @@ impl BlockKey {
     /// Key of the path `self` extended by a block of these bytes.
     #[must_use]
     pub fn child(self, seed: KeySeed, block_bytes: &[u8]) -> Self {
-        self.child_of_hash(XxHash3_64::oneshot_with_seed(seed.0, block_bytes))
+        self.child_of_hash(block_hash(seed.0, block_bytes))
     }
 
     /// Key of a path of guesses: takes less than half of the instructions of [`BlockKey::child`],
@@ -65,8 +66,7 @@ impl BlockKey {
         self.child_of_hash(quick_hash(seed, chunk))
     }
 
-    /// [`BlockKey::child`] from the block's own hash (XXH3-64 of its bytes under the seed), which
-    /// depends on no parent.
+    /// [`BlockKey::child`] from the block's own hash under the seed, which depends on no parent.
     #[must_use]
     pub fn child_of_hash(self, block_hash: u64) -> Self {
         // A folded 64x64 multiply: order-dependent, 1.5 ns, and both halves of the product reach
@@ -129,6 +129,12 @@ pub fn slice_of(first_block: BlockKey, shard_count: usize) -> ShardIndex {
     let scaled = u128::from(first_block.to_word()) * (shard_count.max(1) as u128);
     debug_assert!(scaled >> 64 < shard_count.max(1) as u128, "no such slice");
     ShardIndex(u16::try_from(scaled >> 64).unwrap_or(0))
+}
+
+/// Does that slice have the paths of the first block with that word? As [`slice_of`].
+#[inline(always)]
+pub(super) const fn is_in_slice(first_block: u64, slice: usize, shard_count: usize) -> bool {
+    (first_block as u128 * shard_count as u128) >> 64 == slice as u128
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod overlaps;
 mod ranks;
 mod roots;
 mod routed;
+mod rows;
 mod scratch;
 mod slice;
 mod table;
@@ -112,9 +113,11 @@ impl IndexReader {
         let windows = WindowedRanks { ranks: windowed, whole_bytes };
         let slices = &*self.slices;
         let hasher = &self.hasher;
-        match out.has_images {
-            false => Walk::<false> { slices, hasher, text, windows, out }.run(root),
-            true => Walk::<true> { slices, hasher, text, windows, out }.run(root),
+        let has_images = out.has_images;
+        let walk = Walk { slices, hasher, text, windows, out };
+        match has_images {
+            false => walk.run::<false>(root),
+            true => walk.run::<true>(root),
         }
     }
 

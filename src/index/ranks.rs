@@ -175,9 +175,7 @@ mod tests {
 
     /// A run of three blocks: lanes of whole holders, and lanes with a part of all bits.
     fn view(wholes: &[u16], parts: &[u16], is_cell: bool) -> RunView {
-        let mut view = RunView::default();
-        view.block_count = 3;
-        view.matched = 3;
+        let mut view = RunView { block_count: 3, matched: 3, ..RunView::default() };
         if is_cell {
             view.ranks = crate::words::many(crate::words::CellId(0));
             wholes.iter().for_each(|lane| set(&mut view.rank_bits, *lane));

@@ -3,7 +3,7 @@
 use super::key::BlockKey;
 use super::overlap::Overlap;
 use super::ranks::Ranks;
-use super::table::RunView;
+use super::table::{RunView, Step};
 use super::window::Trail;
 
 /// Cached keys of first blocks, by length, so that several slices need not hash them again.
@@ -23,10 +23,9 @@ pub(super) struct WalkScratch {
 #[derive(Debug)]
 pub(super) struct Branch {
     pub(super) slice: usize,
-    pub(super) key: BlockKey,
-    /// Overlap up to the block, and prompt bytes up to its end.
+    pub(super) at: Step,
+    /// Overlap up to the block.
     pub(super) before: Overlap,
-    pub(super) bytes: u32,
     pub(super) ranks: Ranks,
     /// Ranks with windows among them.
     pub(super) trails: Vec<Trail>,
@@ -34,34 +33,38 @@ pub(super) struct Branch {
 
 /// Keys of the first blocks by length. Lengths that share a place replace each other.
 #[derive(Debug)]
-pub(super) struct FirstKeys([Option<(u16, BlockKey)>; FIRST_KEYS]);
+pub(super) struct FirstKeys {
+    /// A length of 0 means no key.
+    lengths: [u16; FIRST_KEYS],
+    keys: [u64; FIRST_KEYS],
+}
 
 impl Default for FirstKeys {
     fn default() -> Self {
-        Self([None; FIRST_KEYS])
+        Self { lengths: [0; FIRST_KEYS], keys: [0; FIRST_KEYS] }
     }
 }
 
 impl FirstKeys {
     #[inline]
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        self.lengths = [0; FIRST_KEYS];
     }
 
     #[inline]
-    pub(super) fn get(
-        &mut self,
-        length: u16,
-        hash: impl FnOnce() -> Option<BlockKey>,
-    ) -> Option<BlockKey> {
-        let place = self.0.get_mut(usize::from(length) % FIRST_KEYS)?;
-        match *place {
-            Some((of, key)) if of == length => Some(key),
-            _ => {
-                let key = hash()?;
-                *place = Some((length, key));
-                Some(key)
-            }
+    pub(super) fn get(&self, length: u16) -> Option<BlockKey> {
+        let place = usize::from(length) % FIRST_KEYS;
+        let is_it = self.lengths.get(place).is_some_and(|of| *of == length);
+        BlockKey::from_word(self.keys.get(place).copied().filter(|_| is_it)?)
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, length: u16, key: BlockKey) {
+        let place = usize::from(length) % FIRST_KEYS;
+        let places = self.lengths.get_mut(place).zip(self.keys.get_mut(place));
+        if let Some((of, word)) = places {
+            *of = length;
+            *word = key.to_word();
         }
     }
 }

@@ -8,12 +8,13 @@
 //! the walk ends with the overlaps found so far.
 
 use super::hasher::BlockHasher;
-use super::key::{BlockKey, slice_of};
+use super::key::{BlockKey, is_in_slice};
 use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::Ranks;
-use super::scratch::{Branch, WalkScratch};
-use super::table::{Arrival, Step, Table};
+use super::rows::RowSums;
+use super::scratch::{Branch, FirstKeys, WalkScratch};
+use super::table::{BlockPath, RunView, Step, StepSet, Table};
 use super::window::WindowedRanks;
 use forebay_base::limits::{
     BLOCK_BYTES_MAX, INNER_BLOCK, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX,
@@ -30,9 +31,8 @@ const PROBE_BYTES: usize = 256;
 /// Probes that the longest block costs.
 const BLOCK_PROBES_MAX: usize = 1 + BLOCK_BYTES_MAX / PROBE_BYTES;
 
-/// A prompt on its way through the slices. Only prompts with images follow inner blocks, so that
-/// other prompts do not pay for them.
-pub(super) struct Walk<'a, const IMAGES: bool> {
+/// A prompt on its way through the slices.
+pub(super) struct Walk<'a> {
     pub(super) slices: &'a [Arc<Table>],
     pub(super) hasher: &'a BlockHasher,
     pub(super) text: &'a [u8],
@@ -40,113 +40,153 @@ pub(super) struct Walk<'a, const IMAGES: bool> {
     pub(super) out: &'a mut Overlaps,
 }
 
-impl<const IMAGES: bool> Walk<'_, IMAGES> {
+impl Walk<'_> {
     /// Adds the overlaps found under `root` to `out`.
-    pub(super) fn run(mut self, root: BlockKey) {
-        self.text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
+    pub(super) fn run<const IMAGES: bool>(mut self, root: BlockKey) {
+        let text = self.text.get(..PROMPT_BYTES_MATCHED_MAX).unwrap_or(self.text);
         let mut scratch = self.out.scratch.take().unwrap_or_default();
         debug_assert!(scratch.branches.is_empty(), "branches of another prompt");
         // A block of a single digit has a byte. The number of blocks of an image is unknown.
         let worth = match IMAGES {
             true => WALK_PROBES_MAX,
-            false => WALK_PROBES_MAX.min(PROBES_LEAST + self.text.len()),
+            false => WALK_PROBES_MAX.min(PROBES_LEAST + text.len()),
         };
-        let mut budget = self.out.probes_max.min(worth);
-        scratch.run.begin(self.out.rank_words());
-        self.start(root, &mut scratch, &mut budget);
-        while let Some(branch) = scratch.branches.pop() {
-            self.follow(branch, &mut scratch, &mut budget);
+        let WalkScratch { branches, run, first_keys } = &mut *scratch;
+        let budget = self.out.probes_max.min(worth);
+        let mut path = PromptPath::<IMAGES>::new(self.hasher, text, budget, first_keys);
+        run.begin(self.out.rank_words());
+        for slice in 0..self.slices.len() {
+            self.start(slice, root, &mut path, run, branches);
+            while let Some(branch) = branches.pop() {
+                self.follow(branch, &mut path, run, branches);
+            }
         }
         self.out.record_points(self.windows.ranks);
-        self.out.is_cut |= budget < BLOCK_PROBES_MAX && self.out.probes_max < worth;
+        self.out.is_cut |= path.budget < BLOCK_PROBES_MAX && self.out.probes_max < worth;
         debug_assert!(self.out.scratch.is_none(), "two walks with one scratch");
         self.out.scratch = Some(scratch);
     }
 
-    /// Finds the first blocks. Each slice has only the lengths of its own first blocks, and the
-    /// hash of a block determines its slice. Most lengths are hashed only once, even if several
-    /// slices have them.
-    fn start(&self, root: BlockKey, scratch: &mut WalkScratch, budget: &mut usize) {
-        let WalkScratch { branches, run, first_keys } = scratch;
-        first_keys.clear();
-        for (slice, table) in self.slices.iter().enumerate() {
-            let at = Step { word: root.to_word(), end: 0 };
-            let mut arrival = Arrival { at, steps: |_, _: &[_], _: &mut [_]| 0 };
-            if !table.enter(&mut arrival, run) {
-                continue;
-            }
-            let children = table.children(run);
-            for &length in &run.lengths {
-                // An image begins with a block that has bytes.
-                if IMAGES && length.bytes == INNER_BLOCK {
-                    continue;
-                }
-                let hash = || self.step(root, 0, length.bytes, budget);
-                let Some(key) = first_keys.get(length.bytes, hash) else { continue };
-                let is_here = slice_of(key, self.slices.len()).index() == slice;
-                if is_here && children.may_have(length, key) {
-                    let before = Overlap::default();
-                    let bytes = u32::from(length.bytes);
-                    let ranks = Ranks::All;
-                    let trails = Vec::new();
-                    let branch = Branch { slice, key, before, bytes, ranks, trails };
-                    self.push(branches, branch);
-                }
-            }
+    /// Finds the first blocks of a slice. Each slice has only the lengths of its own first blocks,
+    /// and the hash of a block determines its slice.
+    fn start<const IMAGES: bool>(
+        &self,
+        slice: usize,
+        root: BlockKey,
+        path: &mut PromptPath<'_, IMAGES>,
+        run: &mut RunView,
+        branches: &mut Vec<Branch>,
+    ) {
+        let Some(table) = self.slices.get(slice) else { return };
+        let root = Step { word: root.to_word(), end: 0 };
+        path.begin_slice(Some(slice), self.slices.len());
+        let is_there = table.enter(root, path, run);
+        path.begin_slice(None, self.slices.len());
+        if !is_there {
+            return;
         }
+        // Some are not there. With the lengths that a run may have, all fit the stack. An image
+        // begins with a block that has bytes.
+        let first = run.children.iter().filter(|first| first.end > 0).take(BRANCHES_MAX);
+        branches.extend(first.map(|&at| {
+            let before = Overlap::default();
+            Branch { slice, at, before, ranks: Ranks::All, trails: Vec::new() }
+        }));
     }
 
     /// Follows a branch to its end, and pushes further branches onto the stack.
-    fn follow(&mut self, branch: Branch, scratch: &mut WalkScratch, budget: &mut usize) {
-        let Branch { slice, mut key, mut before, mut bytes, mut ranks, mut trails } = branch;
+    fn follow<const IMAGES: bool>(
+        &mut self,
+        branch: Branch,
+        path: &mut PromptPath<'_, IMAGES>,
+        run: &mut RunView,
+        branches: &mut Vec<Branch>,
+    ) {
+        let Branch { slice, mut at, mut before, mut ranks, mut trails } = branch;
         let Some(table) = self.slices.get(slice) else { return };
-        let WalkScratch { branches, run, .. } = scratch;
         run.next = None;
-        loop {
-            let steps = |at, lengths: &[_], out: &mut [_]| self.steps(at, lengths, out, budget);
-            let at = Step { word: key.to_word(), end: bytes };
-            if !table.enter(&mut Arrival { at, steps }, run) {
-                return ranks.record(before, self.out);
-            }
+        while table.enter(at, path, run) {
             if !self.windows.is_empty() {
                 self.windows.pass(run, before, &mut trails, &mut self.out.points);
             }
             if !ranks.narrow(run, before, self.out) {
                 return;
             }
-            let (Some(last), Some(end)) = (run.key, run.end(before)) else { return };
+            let Some(end) = run.end(before) else { return };
             let mut next = None;
-            // With a single length, `enter` finds out whether the child exists: no extra look-up.
-            let is_fork = run.lengths.len() > 1;
-            let children = table.children(run);
-            for &length in &run.lengths {
-                let Some(child) = self.step(last, end.bytes, length.bytes, budget) else {
-                    continue;
-                };
-                let is_child = || children.may_have(length, child) && table.contains(child);
-                if is_fork && !is_child() {
+            // Of a single child, the next `enter` finds out whether it exists: no extra look-up.
+            let is_fork = run.children.len() > 1;
+            for &child in &run.children {
+                let key = BlockKey::from_word(child.word);
+                if is_fork && !key.is_some_and(|key| table.contains(key)) {
                     continue;
                 }
-                let bytes = end.bytes + u32::from(Self::own_bytes(length.bytes));
-                debug_assert!(usize::try_from(bytes).is_ok_and(|bytes| bytes <= self.text.len()));
+                let is_within =
+                    |end| usize::try_from(end).is_ok_and(|end| end <= path.text_bytes());
+                debug_assert!(is_within(child.end), "a child past the end of the prompt");
                 match next {
                     // The first child continues here. Only further children copy the ranks.
-                    None => next = Some((child, bytes)),
-                    Some(_) => {
+                    None => next = Some(child),
+                    Some(_) if branches.len() < BRANCHES_MAX => {
                         let ranks = ranks.clone();
                         let trails = trails.clone();
-                        let key = child;
-                        let before = end;
-                        let branch = Branch { slice, key, before, bytes, ranks, trails };
-                        self.push(branches, branch);
+                        branches.push(Branch { slice, at: child, before: end, ranks, trails });
                     }
+                    Some(_) => {}
                 }
             }
             debug_assert!(end.bytes >= before.bytes && end.blocks > before.blocks, "no way made");
-            let Some(child) = next else { return ranks.record(end, self.out) };
-            (key, bytes) = child;
             before = end;
+            match next {
+                Some(child) => at = child,
+                None => break,
+            }
         }
+        ranks.record(before, self.out);
+    }
+}
+
+/// The text of a prompt, and what is known of its blocks. Only prompts with images follow inner
+/// blocks, so that other prompts do not pay for them.
+struct PromptPath<'a, const IMAGES: bool> {
+    hasher: &'a BlockHasher,
+    text: &'a [u8],
+    /// Probes that are left of the walk.
+    budget: usize,
+    /// Of the blocks that begin at `sums_start`.
+    sums: RowSums,
+    sums_start: u32,
+    first: FirstBlocks<'a>,
+}
+
+/// Keys of the first blocks, while these are looked for in more than a slice.
+struct FirstBlocks<'a> {
+    keys: &'a mut FirstKeys,
+    slice: Option<usize>,
+    slice_count: usize,
+}
+
+impl<'a, const IMAGES: bool> PromptPath<'a, IMAGES> {
+    fn new(
+        hasher: &'a BlockHasher,
+        text: &'a [u8],
+        budget: usize,
+        keys: &'a mut FirstKeys,
+    ) -> Self {
+        keys.clear();
+        let first = FirstBlocks { keys, slice: None, slice_count: 1 };
+        Self { hasher, text, budget, sums: RowSums::default(), sums_start: 0, first }
+    }
+
+    fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// From here on, children are first blocks of that slice. `None`: they follow other blocks.
+    fn begin_slice(&mut self, slice: Option<usize>, slice_count: usize) {
+        // A single slice has all first blocks, and no other slice hashes them again.
+        self.first.slice = slice.filter(|_| slice_count > 1);
+        self.first.slice_count = slice_count;
     }
 
     /// Prompt bytes of a block with that listed length.
@@ -155,50 +195,92 @@ impl<const IMAGES: bool> Walk<'_, IMAGES> {
         if IMAGES && length == INNER_BLOCK { 0 } else { length }
     }
 
-    /// The key of the next block, of that length; `None` past the end of the prompt or of the
-    /// budget.
+    /// The text behind a byte.
     #[inline]
-    fn step(&self, key: BlockKey, start: u32, length: u16, budget: &mut usize) -> Option<BlockKey> {
-        let start = usize::try_from(start).ok()?;
-        let block = self.text.get(start..)?.get(..usize::from(Self::own_bytes(length)))?;
-        *budget = budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
-        Some(self.hasher.child(key, block))
+    fn rest(&self, start: u32) -> &'a [u8] {
+        self.text.get(usize::try_from(start).unwrap_or(usize::MAX)..).unwrap_or_default()
     }
 
-    /// [`Self::step`] for several lengths in a row; returns the number of steps made.
+    /// The key of a child of that length; `None` past the end of the prompt or of the budget.
+    #[inline(always)]
+    fn child_key(&mut self, parent: BlockKey, rest: &[u8], bytes: u16) -> Option<BlockKey> {
+        let block = rest.get(..usize::from(bytes))?;
+        self.budget = self.budget.checked_sub(1 + block.len() / PROBE_BYTES)?;
+        Some(self.hasher.front_child(parent, block, &mut self.sums))
+    }
+
+    /// First blocks of a slice, as [`BlockPath::children`]. Most lengths are hashed only once, even
+    /// if several slices have them.
+    #[inline(never)]
+    fn first_blocks(
+        &mut self,
+        root: BlockKey,
+        slice: usize,
+        lengths: &[u16],
+        out: &mut [Step],
+    ) -> StepSet {
+        let slice_count = self.first.slice_count;
+        let mut found = StepSet::default();
+        for (&length, child) in lengths.iter().zip(out) {
+            let bytes = Self::own_bytes(length);
+            let key = self.first.keys.get(bytes).or_else(|| {
+                let key = self.child_key(root, self.text, bytes)?;
+                self.first.keys.set(bytes, key);
+                Some(key)
+            });
+            let word = key.map_or(0, BlockKey::to_word);
+            *child = Step { word, end: u32::from(bytes) };
+            found.next(word != 0 && is_in_slice(word, slice, slice_count));
+        }
+        found
+    }
+}
+
+impl<const IMAGES: bool> BlockPath for PromptPath<'_, IMAGES> {
     // Not inlined: the calling loops leave too few registers.
     #[inline(never)]
-    fn steps(&self, at: Step, lengths: &[u16], out: &mut [Step], budget: &mut usize) -> usize {
+    fn steps(&mut self, at: Step, lengths: &[u16], out: &mut [Step]) -> usize {
         let Some(mut key) = BlockKey::from_word(at.word) else { return 0 };
-        let start = usize::try_from(at.end).unwrap_or(usize::MAX);
-        let Some(mut rest) = self.text.get(start..) else { return 0 };
-        // Copies in registers: borrowed values would be written back at each block.
+        let mut rest = self.rest(at.end);
+        // Copies in registers: fields would be written back at each block.
+        let hasher = self.hasher;
         let mut end = at.end;
         let mut made = 0;
-        let mut left = *budget;
+        let mut left = self.budget;
         for (&length, step) in lengths.iter().zip(out) {
             let length = Self::own_bytes(length);
             let Some((block, after)) = rest.split_at_checked(usize::from(length)) else { break };
             let Some(fewer) = left.checked_sub(1 + block.len() / PROBE_BYTES) else { break };
-            key = self.hasher.child(key, block);
+            key = hasher.child(key, block);
             end += u32::from(length);
             rest = after;
             left = fewer;
             *step = Step { word: key.to_word(), end };
             made += 1;
         }
-        *budget = left;
+        self.budget = left;
         made
     }
 
-    fn push(&self, branches: &mut Vec<Branch>, branch: Branch) {
-        debug_assert!(branches.len() <= BRANCHES_MAX, "more branches than may wait");
-        // Looked up before it waits, so that lengths without a child take no place on the stack.
-        let is_there =
-            self.slices.get(branch.slice).is_some_and(|table| table.contains(branch.key));
-        if is_there && branches.len() < BRANCHES_MAX {
-            branches.push(branch);
+    #[inline(never)]
+    fn children(&mut self, at: Step, lengths: &[u16], out: &mut [Step]) -> StepSet {
+        let mut found = StepSet::default();
+        let Some(parent) = BlockKey::from_word(at.word) else { return found };
+        if self.sums_start != at.end {
+            self.sums.clear();
+            self.sums_start = at.end;
         }
+        if let Some(slice) = self.first.slice {
+            return self.first_blocks(parent, slice, lengths, out);
+        }
+        let rest = self.rest(at.end);
+        for (&length, child) in lengths.iter().zip(out) {
+            let bytes = Self::own_bytes(length);
+            let word = self.child_key(parent, rest, bytes).map_or(0, BlockKey::to_word);
+            *child = Step { word, end: at.end + u32::from(bytes) };
+            found.next(word != 0);
+        }
+        found
     }
 }
 
@@ -213,26 +295,12 @@ pub(super) fn follow_path(
     let mut scratch = out.scratch.take().unwrap_or_default();
     let run = &mut scratch.run;
     run.begin(out.rank_words());
-    let key_from =
-        |start: u32| path.get(usize::try_from(start.checked_div(length)?).ok()?).copied();
+    let mut known = KnownPath { path, block_bytes: length };
     let mut before = Overlap::default();
     let mut ranks = Ranks::All;
     loop {
-        let steps = |at: Step, lengths: &[u16], out: &mut [Step]| {
-            let mut end = at.end;
-            let mut next = || {
-                let word = key_from(end)?.to_word();
-                end += length;
-                Some(Step { word, end })
-            };
-            let made = out.iter_mut().take(lengths.len());
-            made.map_while(|step| next().map(|made| *step = made)).count()
-        };
-        let next = key_from(before.bytes).is_some_and(|key| {
-            let at = Step { word: key.to_word(), end: before.bytes + length };
-            table.enter(&mut Arrival { at, steps }, run)
-        });
-        if !next {
+        let first = known.after(before.bytes);
+        if !first.is_some_and(|at| table.enter(at, &mut known, run)) {
             ranks.record(before, out);
             break;
         }
@@ -243,6 +311,39 @@ pub(super) fn follow_path(
         before = end;
     }
     out.scratch = Some(scratch);
+}
+
+/// A path of known keys.
+struct KnownPath<'a> {
+    path: &'a [BlockKey],
+    block_bytes: u32,
+}
+
+impl KnownPath<'_> {
+    /// The block that begins at that byte.
+    fn after(&self, start: u32) -> Option<Step> {
+        let index = usize::try_from(start.checked_div(self.block_bytes)?).ok()?;
+        let word = self.path.get(index)?.to_word();
+        Some(Step { word, end: start + self.block_bytes })
+    }
+}
+
+impl BlockPath for KnownPath<'_> {
+    fn steps(&mut self, at: Step, lengths: &[u16], out: &mut [Step]) -> usize {
+        let mut at = at;
+        let made = out.iter_mut().take(lengths.len());
+        made.map_while(|step| {
+            at = self.after(at.end)?;
+            *step = at;
+            Some(())
+        })
+        .count()
+    }
+
+    /// None: the path itself leads on.
+    fn children(&mut self, _: Step, _: &[u16], _: &mut [Step]) -> StepSet {
+        StepSet::default()
+    }
 }
 
 #[cfg(test)]

@@ -177,8 +177,10 @@ impl Header {
     }
 }
 
-/// A key that depends on every step of the computation: root, salt and block.
+/// A key that depends on every step of the computation: root, salt and blocks, which are hashed in
+/// another way at each of these lengths.
 fn key_check(seed: KeySeed) -> u64 {
     let name = RootName { model: "model", block_size_tokens: 16, lora: "lora", cache_salt: "salt" };
-    BlockKey::root(seed, &name).child(seed, b"text").to_word()
+    let blocks = [&[b'a'; 4][..], &[b'b'; 400], &[b'c'; 4_000]];
+    blocks.iter().fold(BlockKey::root(seed, &name), |key, block| key.child(seed, block)).to_word()
 }

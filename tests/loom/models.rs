@@ -852,6 +852,9 @@ mod index_models {
                 let seen = holders(reader, &colliding().0);
                 let allowed: [&[u16]; 3] = [&[], &[0, 1, 2, 3], &[0, 1, 2, 3, 4]];
                 assert!(allowed.contains(&&*seen), "{seen:?}");
+                let seen = holders(reader, &colliding().1);
+                let allowed: [&[u16]; 3] = [&[], &[8, 9, 10, 11], &[8, 9, 10, 11, 12]];
+                assert!(allowed.contains(&&*seen), "{seen:?}");
             },
             |reader| {
                 assert_eq!(holders(reader, &colliding().0), [0, 1, 2, 3]);

@@ -50,7 +50,7 @@ pub(super) const fn halves(word: u64) -> [u32; 2] {
 /// All cells of a slice.
 #[derive(Debug)]
 pub(in super::super) struct Cells {
-    chunks: Shelves<Box<[Cell]>>,
+    chunks: Shelves<Box<[Cell; CHUNK_CELLS]>>,
 }
 
 /// The pairs of a cell, each read at the time of the call.
@@ -96,14 +96,19 @@ impl Cells {
     /// True if any of the words has that half, on either side.
     #[inline]
     pub(super) fn has_half(&self, cell: CellId, words: Range<usize>, half: u32) -> bool {
+        const ONES: u64 = 1 | 1 << 32;
         let words = self.cell(cell).and_then(|cell| cell.0.get(words)).unwrap_or_default();
+        let wanted = u64::from(half) * ONES;
         // Without an early exit, which would be a mispredicted branch.
-        words.iter().fold(false, |found, word| {
+        let found = words.iter().fold(0, |found, word| {
             // ordering: Relaxed; each word is valid by itself, and the caller checks the run's
             // stamp afterwards.
-            let [low, high] = halves(word.load(Ordering::Relaxed));
-            found | (low == half) | (high == half)
-        })
+            let difference = word.load(Ordering::Relaxed) ^ wanted;
+            // The highest bit of a half that is 0 becomes 1. A borrow from the low half reaches the
+            // high half only if the low half is 0 itself.
+            found | (difference.wrapping_sub(ONES) & !difference)
+        });
+        found & ONES << 31 != 0
     }
 
     /// Owner only.
@@ -156,22 +161,28 @@ impl Cells {
         }
     }
 
-    /// Calls `each` with the half and word of every pair of a list. A reader may follow reused
-    /// cells, hence the bound; it checks the run's stamp afterwards.
+    /// The cells of a list. A reader may follow reused cells, hence the bound; it checks the run's
+    /// stamp afterwards.
+    #[inline]
+    pub(super) fn list(&self, first: CellId) -> impl Iterator<Item = Pairs<'_>> {
+        let mut next = Some(first);
+        let cells = std::iter::from_fn(move || {
+            let pairs = self.pairs(next?);
+            next = cell_of(pairs.load(NEXT));
+            Some(pairs)
+        });
+        cells.take(LIST_CELLS_MAX)
+    }
+
+    /// Calls `each` with the half and word of every pair of a list, as [`Self::list`].
     #[inline]
     pub(super) fn for_each(&self, first: CellId, mut each: impl FnMut(u16, u64)) {
-        let mut cell = first;
-        for _ in 0..LIST_CELLS_MAX {
-            let pairs = self.pairs(cell);
-            for index in 0..CELL_PAIRS {
-                match pairs.half(index) {
+        for pairs in self.list(first) {
+            for (index, half) in pairs.halves().into_iter().enumerate() {
+                match half {
                     0 => return,
                     half => each(half, pairs.word(index)),
                 }
-            }
-            match self.next(cell) {
-                Some(next) => cell = next,
-                None => return,
             }
         }
     }
@@ -256,7 +267,7 @@ impl CellPool {
 
     fn grow(&mut self, cells: &Cells) {
         let zeros = || Cell(std::array::from_fn(|_| AtomicU64::new(0)));
-        let chunk = (0..CHUNK_CELLS).map(|_| zeros()).collect();
+        let chunk = Box::new(std::array::from_fn(|_| zeros()));
         if cells.chunks.set(self.chunk_count, chunk) {
             let first = self.chunk_count * CHUNK_CELLS;
             // Backwards, so that the cells are taken in the order of their addresses.

@@ -2,10 +2,10 @@
 //! depend on input from engines: a wrong event is refused, not asserted.
 
 use super::super::words::{cell_of, lanes};
-use super::lists::ChildLength;
+use super::lists::is_tagged;
 use super::run::{Run, RunId};
 use super::sets::whole;
-use super::tags::TagsView;
+use super::tags::Tags;
 use super::writer::segment_bytes;
 use super::{Location, TableWriter};
 use crate::BlockKey;
@@ -116,10 +116,7 @@ impl TableWriter {
         let key = self.table.key_at(child, 0);
         let Some(list) = cell_of(parent.lengths()) else { return true };
         let Some(pair) = self.find_listed(list, bytes).0 else { return false };
-        let mut tags = TagsView::default();
-        tags.read(parent.tags(), &self.table.cells);
-        let has_tag = BlockKey::from_word(key).is_some_and(|key| tags.has(key, &self.table.cells));
-        has_tag || !ChildLength::of_pair(bytes, pair.word).is_tagged
+        !is_tagged(pair.word) || Tags::new(parent.tags(), &self.table.cells).has(key)
     }
 
     /// True if children of that length are counted.

@@ -19,18 +19,10 @@ const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a 
 const UNTAGGED: u64 = 1 << 63;
 const _: () = assert!(RUNS_MAX < 1 << 32, "counts of children never meet the flag");
 
-/// A length that children of a run have.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct ChildLength {
-    pub bytes: u16,
-    /// All children of the length have a tag.
-    pub is_tagged: bool,
-}
-
-impl ChildLength {
-    pub(super) const fn of_pair(bytes: u16, word: u64) -> Self {
-        Self { bytes, is_tagged: word & UNTAGGED == 0 }
-    }
+/// Do all children of a listed length have a tag?
+#[inline]
+pub(super) const fn is_tagged(word: u64) -> bool {
+    word & UNTAGGED == 0
 }
 
 /// A pair of a list.

@@ -32,7 +32,7 @@ mod writer;
 pub(super) use blocks::STORE_CELLS_MAX;
 pub(super) use cells::CELL_WORDS;
 pub(super) use locator::Location;
-pub(super) use reading::{Arrival, RunView, Step};
+pub(super) use reading::{BlockPath, RunView, Step, StepSet};
 pub(super) use run::RunId;
 pub(super) use sets::whole;
 pub use writer::Shape;
@@ -53,7 +53,7 @@ const CHUNK_RUNS: usize = if cfg!(feature = "loom") { 4 } else { 64 };
 pub(super) struct Table {
     locator: Locator,
     /// Filled from the front. The run 0 is never used.
-    runs: Shelves<Box<[Run]>>,
+    runs: Shelves<Box<[Run; CHUNK_RUNS]>>,
     cells: Cells,
     gauges: CachePadded<Gauges>,
     /// Coarse time, for the age of runs.

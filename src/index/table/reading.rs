@@ -1,14 +1,15 @@
 //! The reader's side of a run: how far a prompt matches its blocks, and their holders.
 
 use super::super::overlap::Overlap;
-use super::super::words::{cell_of, lanes, twig_of};
+use super::super::words::{LANES, cell_of, lanes, twig_of};
 use super::Table;
-use super::cells::{CELL_PAIRS, CELL_WORDS, Cells};
-use super::lists::ChildLength;
+use super::cells::{CELL_PAIRS, CELL_WORDS};
+use super::lists::is_tagged;
 use super::locator::{Location, LookupResult};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
-use super::tags::TagsView;
+use super::tags::Tags;
 use crate::BlockKey;
+use std::iter::successors;
 
 /// A reader's copy of a run. Reused from run to run.
 #[derive(Debug)]
@@ -17,8 +18,6 @@ pub(in super::super) struct RunView {
     pub block_count: usize,
     /// Number of these blocks that match the prompt.
     pub matched: usize,
-    /// Key of the last matched block.
-    pub key: Option<BlockKey>,
     /// Each matched block. Later elements are undefined.
     pub steps: [Step; RUN_BLOCKS_MAX],
     /// The likely next run: blocks that are stored together take runs with successive numbers.
@@ -31,12 +30,8 @@ pub(in super::super) struct RunView {
     pub rank_words: usize,
     /// Ranks, as lanes, that hold some of the blocks: a bit for each, the lowest for the first.
     pub partial: Vec<(u16, u64)>,
-    /// Distinct byte lengths of the child blocks, if all blocks matched.
-    pub lengths: Vec<ChildLength>,
-    /// The tags of the children at that stamp.
-    tags: TagsView,
-    id: RunId,
-    stamp: u64,
+    /// The prompt's next blocks that may be children of the run, if all its blocks matched.
+    pub children: Vec<Step>,
 }
 
 impl Default for RunView {
@@ -44,17 +39,13 @@ impl Default for RunView {
         Self {
             block_count: 0,
             matched: 0,
-            key: None,
             steps: [Step::default(); RUN_BLOCKS_MAX],
             next: None,
             ranks: 0,
             rank_bits: [0; CELL_WORDS],
             rank_words: CELL_WORDS,
             partial: Vec::new(),
-            lengths: Vec::new(),
-            tags: TagsView::default(),
-            id: RunId::default(),
-            stamp: 0,
+            children: Vec::new(),
         }
     }
 }
@@ -83,48 +74,59 @@ pub(in super::super) struct Step {
     pub end: u32,
 }
 
-/// Entry of a walk into a run.
-pub(in super::super) struct Arrival<S> {
-    pub at: Step,
+/// The prompt that a walk compares with the index.
+pub(in super::super) trait BlockPath {
     /// From a block and the lengths of the next blocks: writes the prompt's steps, and returns
     /// their number.
-    pub steps: S,
+    fn steps(&mut self, at: Step, lengths: &[u16], out: &mut [Step]) -> usize;
+
+    /// Writes the blocks of these lengths that follow the block `at`. Only the steps of the set are
+    /// blocks of the prompt.
+    fn children(&mut self, at: Step, lengths: &[u16], out: &mut [Step]) -> StepSet;
 }
 
-/// The children of a run that was read.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Children<'t> {
-    cells: &'t Cells,
-    run: Option<&'t Run>,
-    view: &'t RunView,
+/// Some of the steps of an array. A set, because what the prompt has is as good as random among
+/// first blocks: a branch for each would be mispredicted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct StepSet {
+    /// A bit for each step, the lowest for the first.
+    bits: u32,
+    /// Steps so far, in the set or not.
+    count: u32,
 }
 
-impl Children<'_> {
-    /// False if the key is certainly no child's, so that the locator need not be searched.
+const _: () = assert!(CELL_PAIRS <= u32::BITS as usize);
+
+impl StepSet {
+    /// Adds the next step of the array, or leaves it out.
+    #[inline(always)]
+    pub(in super::super) fn next(&mut self, is_in: bool) {
+        debug_assert!(self.count < u32::BITS, "more steps than a set has");
+        self.bits |= u32::from(is_in).wrapping_shl(self.count);
+        self.count += 1;
+    }
+
+    /// The steps of the set, with their indices.
     #[inline]
-    pub(in super::super) fn may_have(self, length: ChildLength, child: BlockKey) -> bool {
-        // Tags that have moved since are no evidence.
-        let is_unchanged = || self.run.is_some_and(|run| run.read_end(self.view.stamp));
-        !length.is_tagged || self.view.tags.has(child, self.cells) || !is_unchanged()
+    fn of(self, steps: &[Step]) -> impl Iterator<Item = (usize, Step)> {
+        let rests = successors(Some(self.bits), |rest| Some(rest & rest.wrapping_sub(1)));
+        // The index of an empty rest is behind all steps.
+        let indices =
+            rests.map(|rest| usize::try_from(rest.trailing_zeros()).unwrap_or(usize::MAX));
+        indices.map_while(|index| Some((index, *steps.get(index)?)))
     }
 }
 
 impl Table {
-    /// Reads the run from the entered block on. False if the index has no such block.
+    /// Reads the run of the block `at` from there on. False if the index has no such block.
     #[inline]
-    pub(in super::super) fn enter<S>(&self, arrival: &mut Arrival<S>, view: &mut RunView) -> bool
+    pub(in super::super) fn enter<P>(&self, at: Step, path: &mut P, view: &mut RunView) -> bool
     where
-        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
+        P: BlockPath,
     {
-        let Some(key) = BlockKey::from_word(arrival.at.word) else { return false };
+        let Some(key) = BlockKey::from_word(at.word) else { return false };
         let next = view.next.take().map(|run| Location { run, offset: 0 });
-        let mut look = |at| {
-            self.look(at, |run, stamp| {
-                view.id = at.run;
-                view.stamp = stamp;
-                self.copy(run, at, arrival, view)
-            })
-        };
+        let mut look = |place| self.look(place, |run| self.copy(run, place, at, path, view));
         // The key confirms a guessed run.
         if next.is_some_and(|next| matches!(look(next), LookupResult::Here(()))) {
             return true;
@@ -136,24 +138,18 @@ impl Table {
     #[inline]
     pub(in super::super) fn contains(&self, key: BlockKey) -> bool {
         let has = |location: Location| {
-            self.look(location, |run, _| self.key_at(run, location.offset) == key.to_word())
+            self.look(location, |run| self.key_at(run, location.offset) == key.to_word())
         };
         self.locator.find(key, has).is_some()
-    }
-
-    /// Filter for keys that are no child's of the run.
-    #[inline]
-    pub(in super::super) fn children<'t>(&'t self, view: &'t RunView) -> Children<'t> {
-        Children { cells: &self.cells, run: self.run(view.id), view }
     }
 
     /// Runs `read` on a run. Its result (true: the block is here) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run, u64) -> bool) -> LookupResult<()> {
+    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> LookupResult<()> {
         let Some(run) = self.run(location.run) else { return LookupResult::Other };
         let Some(stamp) = run.read_begin() else { return LookupResult::Disturbed };
-        let is_it = read(run, stamp);
+        let is_it = read(run);
         match (run.read_end(stamp), is_it) {
             (false, _) => LookupResult::Disturbed,
             (true, true) => LookupResult::Here(()),
@@ -177,40 +173,57 @@ impl Table {
     }
 
     #[inline]
-    fn copy<S>(&self, run: &Run, at: Location, arrival: &mut Arrival<S>, view: &mut RunView) -> bool
+    fn copy<P>(&self, run: &Run, of: Location, at: Step, path: &mut P, view: &mut RunView) -> bool
     where
-        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
+        P: BlockPath,
     {
-        let first = at.offset;
+        let first = of.offset;
         let count = run.block_count();
         self.fetch_cells(run, first);
-        if first >= count || self.key_at(run, first) != arrival.at.word {
+        if first >= count || self.key_at(run, first) != at.word {
             return false;
         }
         // Also for a walk that ends here: requested blocks stay warm.
         run.use_at(self.epoch());
         view.block_count = count - first;
-        let next = RunId(at.run.0.wrapping_add(1));
+        let next = RunId(of.run.0.wrapping_add(1));
         self.run(next).into_iter().for_each(forebay_wide::fetch);
         self.copy_ranks(run, first, view);
-        self.follow(run, first, arrival, view);
-        view.lengths.clear();
+        let last = self.follow(run, first, at, path, view);
+        view.children.clear();
         // Children follow the last block. A prompt that differs before has no use for them.
         if view.matched == view.block_count {
-            view.next = Some(next).filter(|_| self.is_child(next, at.run));
-            let word = run.lengths();
-            match cell_of(word) {
-                Some(cell) => self.cells.for_each(cell, |bytes, word| {
-                    view.lengths.push(ChildLength::of_pair(bytes, word));
-                }),
-                None => {
-                    let untagged = |bytes| ChildLength { bytes, is_tagged: false };
-                    view.lengths.extend(lanes(word).map(untagged));
-                }
-            }
-            view.tags.read(twig_of(word), &self.cells);
+            view.next = Some(next).filter(|_| self.is_child(next, of.run));
+            self.find_children(run, last, path, &mut view.children);
         }
         true
+    }
+
+    /// Adds the blocks of the prompt that may be children of the run: where the children have tags,
+    /// hardly any other block. The locator need not be searched for the rest.
+    #[inline]
+    fn find_children<P>(&self, run: &Run, last: Step, path: &mut P, children: &mut Vec<Step>)
+    where
+        P: BlockPath,
+    {
+        let word = run.lengths();
+        let mut steps = [Step::default(); CELL_PAIRS];
+        let Some(list) = cell_of(word) else {
+            let mut lengths = [0; LANES];
+            let count = lengths.iter_mut().zip(lanes(word)).map(|(to, lane)| *to = lane).count();
+            let lengths = lengths.get(..count).unwrap_or_default();
+            let found = path.children(last, lengths, &mut steps);
+            return children.extend(found.of(&steps).map(|(_, step)| step));
+        };
+        let tags = Tags::new(twig_of(word), &self.cells);
+        for pairs in self.cells.list(list) {
+            let lengths = pairs.halves();
+            let count = lengths.iter().position(|length| *length == 0).unwrap_or(CELL_PAIRS);
+            let lengths = lengths.get(..count).unwrap_or_default();
+            let found = path.children(last, lengths, &mut steps);
+            let may_be = |at: &(usize, Step)| tags.has(at.1.word) || !is_tagged(pairs.word(at.0));
+            children.extend(found.of(&steps).filter(may_be).map(|(_, step)| step));
+        }
     }
 
     /// Is the run `next` likely a child of `of`? If so, its blocks are prefetched.
@@ -244,13 +257,21 @@ impl Table {
         }
     }
 
-    /// Compares the prompt with the blocks after the first, up to `seen.block_count`.
+    /// Compares the prompt with the blocks after the first, up to `seen.block_count`. Returns the
+    /// last block that matches.
     #[inline]
-    fn follow<S>(&self, run: &Run, first: usize, arrival: &mut Arrival<S>, view: &mut RunView)
+    fn follow<P>(
+        &self,
+        run: &Run,
+        first: usize,
+        entered: Step,
+        path: &mut P,
+        view: &mut RunView,
+    ) -> Step
     where
-        S: FnMut(Step, &[u16], &mut [Step]) -> usize,
+        P: BlockPath,
     {
-        let mut at = arrival.at;
+        let mut at = entered;
         if let Some(step) = view.steps.first_mut() {
             *step = at;
         }
@@ -263,7 +284,7 @@ impl Table {
             let lengths = pairs.halves();
             let here = lengths.get(from..from + left).unwrap_or_default();
             let steps = view.steps.get_mut(view.matched..).unwrap_or_default();
-            let made = (arrival.steps)(at, here, steps);
+            let made = path.steps(at, here, steps);
             let made = steps.get(..made).unwrap_or_default();
             let is_same = |(index, step): (usize, &Step)| pairs.word(from + index) == step.word;
             // A key covers the whole path before it: mostly comparing the last key is enough.
@@ -279,6 +300,6 @@ impl Table {
                 break;
             }
         }
-        view.key = BlockKey::from_word(at.word);
+        at
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Shelves<T> {
 }
 
 /// Loom tracks only the places. The first `set` in a shelf allocates it.
-type Shelf<T> = Box<[sync::OnceLock<T>]>;
+type Shelf<T> = Box<[sync::OnceLock<T>; SHELF_PLACES]>;
 
 impl<T> Shelves<T> {
     /// Empty, for at least `places_max`.
@@ -36,8 +36,7 @@ impl<T> Shelves<T> {
     /// Fills a place; false if it is already filled or past the end.
     pub(super) fn set(&self, place: usize, value: T) -> bool {
         let Some(shelf) = self.shelves.get(place / SHELF_PLACES) else { return false };
-        let shelf =
-            shelf.get_or_init(|| (0..SHELF_PLACES).map(|_| sync::OnceLock::new()).collect());
+        let shelf = shelf.get_or_init(|| Box::new(std::array::from_fn(|_| sync::OnceLock::new())));
         shelf.get(place % SHELF_PLACES).is_some_and(|place| place.set(value).is_ok())
     }
 }

@@ -10,7 +10,7 @@
 
 use super::super::words::{CellId, Twig, TwigKind};
 use super::TableWriter;
-use super::cells::{CELL_WORDS, Cells, halves};
+use super::cells::{CELL_WORDS, Cells, Pairs, halves};
 use super::run::RunId;
 use crate::BlockKey;
 use std::ops::Range;
@@ -29,10 +29,11 @@ const NODES_MAX: u32 = 3;
 
 /// Never 0, which is no tag.
 #[inline]
-fn tag_of(child: BlockKey) -> u32 {
+fn tag_of(child: u64) -> u32 {
     // The lowest bits choose segments of the locator, the highest the slice.
-    let [_, a, b, c, d, ..] = child.to_word().to_le_bytes();
-    u32::from_le_bytes([a, b, c, d]).max(1)
+    #[expect(clippy::cast_possible_truncation, reason = "the tag is a part of the key")]
+    let tag = (child >> 8) as u32;
+    tag.max(1)
 }
 
 /// The slot of a tag in a node with `level` nodes above it.
@@ -62,61 +63,47 @@ const fn without(word: u64, tag: u32) -> Option<u64> {
     }
 }
 
-/// A reader's copy of the root of a run's tags.
-#[derive(Debug)]
-pub(super) struct TagsView {
+/// The tags of a run's children, as a reader looks through them under a stamp.
+pub(super) struct Tags<'t> {
     root: Twig,
-    /// The slots of a root that is a node.
-    slots: [u32; SLOTS],
+    /// A root that is a node.
+    node: Option<Pairs<'t>>,
+    cells: &'t Cells,
 }
 
-impl Default for TagsView {
-    fn default() -> Self {
-        Self { root: Twig::default(), slots: [0; SLOTS] }
-    }
-}
-
-impl TagsView {
-    /// Reads the root, under a stamp.
+impl<'t> Tags<'t> {
     #[inline]
-    pub(super) fn read(&mut self, root: Twig, cells: &Cells) {
-        self.root = root;
-        if let TwigKind::Node(node) = root.kind() {
-            for (pair, word) in self.slots.as_chunks_mut().0.iter_mut().zip(0..) {
-                *pair = halves(cells.load(node, word));
-            }
-        }
+    pub(super) fn new(root: Twig, cells: &'t Cells) -> Self {
+        let node = match root.kind() {
+            TwigKind::Node(node) => Some(cells.pairs(node)),
+            _ => None,
+        };
+        Self { root, node, cells }
     }
 
     /// Does a child with that key have a tag? Cells may have been reused: the caller checks the
     /// stamp afterwards.
     #[inline]
-    pub(super) fn has(&self, child: BlockKey, cells: &Cells) -> bool {
+    pub(super) fn has(&self, child: u64) -> bool {
         let tag = tag_of(child);
-        let mut twig = match self.root.kind() {
-            TwigKind::Node(_) => {
-                Twig::from_bits(u64::from(self.slots.get(slot_of(tag, 0)).copied().unwrap_or(0)))
-            }
-            _ => self.root,
-        };
+        let mut twig = self.node.map_or(self.root, |node| slot(node, slot_of(tag, 0)));
         for level in 1..=NODES_MAX {
             match twig.kind() {
                 TwigKind::None => return false,
-                TwigKind::Leaf(leaf) => return cells.has_half(leaf, part_of(tag), tag),
-                TwigKind::Node(node) => twig = slot(cells, node, slot_of(tag, level)),
+                TwigKind::Leaf(leaf) => return self.cells.has_half(leaf, part_of(tag), tag),
+                TwigKind::Node(node) => twig = slot(self.cells.pairs(node), slot_of(tag, level)),
             }
         }
         match twig.kind() {
-            TwigKind::Leaf(leaf) => cells.has_half(leaf, part_of(tag), tag),
+            TwigKind::Leaf(leaf) => self.cells.has_half(leaf, part_of(tag), tag),
             _ => false,
         }
     }
 }
 
 #[inline]
-fn slot(cells: &Cells, node: CellId, index: usize) -> Twig {
-    let [low, high] = halves(cells.load(node, index / 2));
-    Twig::from_bits(u64::from(if index.is_multiple_of(2) { low } else { high }))
+fn slot(node: Pairs<'_>, index: usize) -> Twig {
+    Twig::from_bits(node.word(index / 2) >> (index % 2 * 32))
 }
 
 /// A leaf, and the slots that lead to it.
@@ -137,7 +124,7 @@ struct LeafPlace {
 impl TableWriter {
     /// Adds the tag of a child. False: there is no room for it.
     pub(super) fn add_tag(&mut self, id: RunId, child: BlockKey) -> bool {
-        let tag = tag_of(child);
+        let tag = tag_of(child.to_word());
         if matches!(self.tags(id).kind(), TwigKind::None) && !self.add_first_leaf(id) {
             return false;
         }
@@ -162,7 +149,7 @@ impl TableWriter {
 
     /// Removes the tag of a child, if it has one.
     pub(super) fn drop_tag(&mut self, id: RunId, child: BlockKey) {
-        let tag = tag_of(child);
+        let tag = tag_of(child.to_word());
         let Some(place) = self.place(id, tag) else { return };
         let words = part_of(tag).map(|index| (index, self.table.cells.load(place.leaf, index)));
         let found = words.filter_map(|(index, word)| Some((index, without(word, tag)?))).next();
@@ -208,7 +195,7 @@ impl TableWriter {
     }
 
     fn slots(&self, node: CellId) -> impl Iterator<Item = Twig> + use<'_> {
-        (0..SLOTS).map(move |index| slot(&self.table.cells, node, index))
+        (0..SLOTS).map(move |index| slot(self.table.cells.pairs(node), index))
     }
 
     fn set_slot(&self, node: CellId, index: usize, twig: Twig) {
@@ -245,7 +232,7 @@ impl TableWriter {
                 TwigKind::Node(next) => {
                     above = node.map(|node| (node, slot_of(tag, level.saturating_sub(1))));
                     node = Some(next);
-                    twig = slot(&self.table.cells, next, slot_of(tag, level));
+                    twig = slot(self.table.cells.pairs(next), slot_of(tag, level));
                 }
             }
         }
@@ -377,9 +364,8 @@ mod tests {
                 }
                 writer.check_invariants();
             }
-            let mut tags = TagsView::default();
-            tags.read(writer.tags(top), &writer.table.cells);
-            let has = |key: BlockKey| tags.has(key, &writer.table.cells);
+            let tags = Tags::new(writer.tags(top), &writer.table.cells);
+            let has = |key: BlockKey| tags.has(key.to_word());
             // The lengths that came before the list have no tags.
             let untagged = there.iter().filter(|(key, _)| !has(*key)).count();
             assert!(untagged <= there.len() / 5, "{untagged} of {}", there.len());

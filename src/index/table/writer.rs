@@ -205,7 +205,7 @@ impl TableWriter {
     fn grow_runs(&mut self) {
         let first = self.owned.len();
         debug_assert!(first.is_multiple_of(CHUNK_RUNS), "a chunk in part");
-        let chunk = (0..CHUNK_RUNS).map(|_| Run::empty()).collect();
+        let chunk = Box::new(std::array::from_fn(|_| Run::empty()));
         if !self.table.runs.set(first / CHUNK_RUNS, chunk) {
             return;
         }
