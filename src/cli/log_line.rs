@@ -236,16 +236,15 @@ impl Visit for JsonFields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use std::sync::mpsc::{Sender, channel};
 
-    /// Lines of a subscriber.
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    /// Sends each line.
+    struct Lines(Sender<Vec<u8>>);
 
     impl std::io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
+            let sent = self.0.send(bytes.to_vec());
+            sent.map_or(Ok(0), |()| Ok(bytes.len()))
         }
 
         fn flush(&mut self) -> std::io::Result<()> {
@@ -253,16 +252,15 @@ mod tests {
         }
     }
 
-    /// What `log` writes in this format, without the time.
+    /// What `log` writes in this format.
     fn logged(format: LogLine, log: impl FnOnce()) -> String {
-        let lines = Lines::default();
-        let out = lines.clone();
+        let (sender, lines) = channel();
         let subscriber = tracing_subscriber::fmt()
             .event_format(format)
-            .with_writer(move || out.clone())
+            .with_writer(move || Lines(sender.clone()))
             .finish();
         tracing::subscriber::with_default(subscriber, log);
-        let bytes = lines.0.lock().unwrap().clone();
+        let bytes: Vec<u8> = lines.try_iter().flatten().collect();
         String::from_utf8(bytes).unwrap()
     }
 
