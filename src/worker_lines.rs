@@ -10,12 +10,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, error, info, warn};
+use tracing::{Event, Level, event};
 
 /// Fields that make a line a line about a worker.
 const NAMES: [&str; 2] = ["worker", "url"];
 /// Records of requests name their worker too. Each record counts.
 const RECORDS: &str = "forebay_dataplane";
+/// Target of the events that log sums.
+pub(crate) const SUMS: &str = "forebay::worker_lines";
+/// Pairs of a place and a message with a sum of their own. Further lines count by place alone.
+const BURSTS_MAX: usize = 64;
+/// Longest list of names in a sum.
+const SUM_NAMES_BYTES_MAX: usize = 1_024;
 /// Longest text of a mark.
 const TEXT_CHARS_MAX: usize = 200;
 /// Distinct causes that a sum counts. Further causes count as lines alone.
@@ -100,7 +106,7 @@ impl Visit for LineMark {
     }
 }
 
-/// Lines of each place in the code that has written lately.
+/// Lines of each place in the code that has written lately, and of each message of the place.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLines {
     bursts: BTreeMap<String, LineBurst>,
@@ -129,7 +135,11 @@ impl WorkerLines {
     pub(crate) fn admit<'a>(&mut self, line: &'a [u8], now: NanosSinceStart) -> Option<&'a [u8]> {
         let parts = LineMark::split(line);
         let Some(mark) = parts.0 else { return Some(parts.1) };
-        let burst = self.bursts.entry(mark.place.clone()).or_insert_with(|| LineBurst {
+        let mut key = format!("{}{NEXT}{}", mark.place, mark.message);
+        if self.bursts.len() >= BURSTS_MAX && !self.bursts.contains_key(&key) {
+            key.clone_from(&mark.place);
+        }
+        let burst = self.bursts.entry(key).or_insert_with(|| LineBurst {
             began_at: now,
             passed: 0,
             sum: LineSum::default(),
@@ -187,20 +197,51 @@ impl LineSum {
     /// Logs the sum in place of its lines.
     pub(crate) fn log(&self) {
         let Self { level, message, lines, workers, causes } = self;
+        let names = self.names();
         let workers = workers.len();
         let most = causes.iter().max_by_key(|(_, lines)| **lines);
         let cause = most.map(|(cause, _)| cause.as_str());
         let of_cause = most.map(|(_, lines)| *lines);
         let help = HELP;
-        match level.parse() {
-            Ok(Level::ERROR) => {
-                error!(lines, workers, cause, of_cause, help, "{lines} more lines: {message}");
-            }
-            Ok(Level::WARN) => {
-                warn!(lines, workers, cause, of_cause, help, "{lines} more lines: {message}");
-            }
-            _ => info!(lines, workers, cause, of_cause, help, "{lines} more lines: {message}"),
+        // The level of an event is a constant.
+        macro_rules! sum {
+            ($level:expr) => {
+                event!(
+                    target: SUMS,
+                    $level,
+                    lines,
+                    workers,
+                    names,
+                    cause,
+                    of_cause,
+                    help,
+                    "{lines} more lines: {message}"
+                )
+            };
         }
+        match level.parse() {
+            Ok(Level::ERROR) => sum!(Level::ERROR),
+            Ok(Level::WARN) => sum!(Level::WARN),
+            Ok(Level::DEBUG) => sum!(Level::DEBUG),
+            Ok(Level::TRACE) => sum!(Level::TRACE),
+            _ => sum!(Level::INFO),
+        }
+    }
+
+    /// Names of the workers, up to [`SUM_NAMES_BYTES_MAX`].
+    fn names(&self) -> String {
+        let mut names = String::new();
+        for name in &self.workers {
+            if names.len() + name.len() > SUM_NAMES_BYTES_MAX {
+                names.push_str(", …");
+                break;
+            }
+            if !names.is_empty() {
+                names.push_str(", ");
+            }
+            names.push_str(name);
+        }
+        names
     }
 }
 
@@ -264,6 +305,9 @@ mod tests {
         let [sum] = &sums[..] else { panic!("{sums:?}") };
         assert_eq!((sum.lines, sum.workers.len()), (1_010, 1_010));
         assert_eq!(sum.causes["refused"], 674);
+        let names = sum.names();
+        assert!(names.starts_with("gpu10, gpu100, ") && names.ends_with(", …"), "{names}");
+        assert!(names.len() <= SUM_NAMES_BYTES_MAX + ", …".len() + ", gpu1000".len());
         assert_eq!(lines.wait(at(1_500)), None);
         assert!(lines.admit(&line("down", 7, "refused"), at(1_501)).is_some(), "a new period");
     }

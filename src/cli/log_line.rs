@@ -16,6 +16,8 @@ use tracing_subscriber::registry::LookupSpan;
 const LINE_BYTES: usize = 640;
 /// Name of the field with the text of an event.
 const MESSAGE: &str = "message";
+/// Name of the field that may have several lines.
+const BACKTRACE: &str = "backtrace";
 
 /// Formatter of all events.
 #[derive(Clone, Copy, Debug)]
@@ -148,27 +150,32 @@ impl Visit for TextFields<'_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if self.name(field) {
+            let keeps_lines = field.name() == BACKTRACE;
             // Writing to a string cannot fail.
-            let _ = write!(Visible(self.0), "{value:?}");
+            let _ = write!(Visible { out: self.0, keeps_lines }, "{value:?}");
         }
     }
 }
 
-/// Appends text; control characters other than the end of a line are escaped, so that no text from
-/// outside drives a terminal.
-struct Visible<'a>(&'a mut String);
+/// Appends text; control characters are escaped, so that no text from outside drives a terminal or
+/// forges a line.
+struct Visible<'a> {
+    out: &'a mut String,
+    /// Ends of lines stay.
+    keeps_lines: bool,
+}
 
 impl fmt::Write for Visible<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if is_plain(text) {
-            self.0.push_str(text);
+            self.out.push_str(text);
             return Ok(());
         }
         for letter in text.chars() {
-            if letter.is_control() && letter != '\n' && letter != '\t' {
-                self.0.extend(letter.escape_default());
+            if letter.is_control() && !(self.keeps_lines && letter == '\n') {
+                self.out.extend(letter.escape_default());
             } else {
-                self.0.push(letter);
+                self.out.push(letter);
             }
         }
         Ok(())
@@ -277,7 +284,7 @@ mod tests {
             shown = %"x\u{1b}y",
             list = ?[1, 2],
             r#type = "t",
-            "text {} \u{7}", "é\""
+            "text {}\n\u{7}", "é\""
         );
     }
 
@@ -288,7 +295,7 @@ mod tests {
         assert!(time.len() == 27 && time.ends_with('Z'), "{time}");
         let fields = r#"status=200 below=-1 share=0.5 nan=NaN yes=true plain="a b""#;
         let odd = r#"odd="q\"\\\u{1b}[31m\né" shown=x\u{1b}y list=[1, 2] type="t""#;
-        assert_eq!(rest, format!(" WARN text é\" \\u{{7}} {fields} {odd}\n"));
+        assert_eq!(rest, format!(" WARN text é\"\\n\\u{{7}} {fields} {odd}\n"));
     }
 
     #[test]
@@ -299,7 +306,7 @@ mod tests {
         assert_eq!(
             object,
             serde_json::json!({
-                "timestamp": null, "level": "WARN", "message": "text é\" \u{7}", "status": 200,
+                "timestamp": null, "level": "WARN", "message": "text é\"\n\u{7}", "status": 200,
                 "below": -1, "share": 0.5, "nan": null, "yes": true, "plain": "a b",
                 "odd": "q\"\\\u{1b}[31m\né", "shown": "x\u{1b}y", "list": "[1, 2]", "type": "t",
             })

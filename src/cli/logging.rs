@@ -2,6 +2,7 @@
 
 use super::log_line::LogLine;
 use crate::log::LogQueue;
+use crate::worker_lines::SUMS;
 use forebay_config::LogConfig;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
@@ -21,8 +22,8 @@ impl Drop for LogFlusher {
 /// Starts logging. Once per process; further calls change nothing.
 pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
     // The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its
-    // lines back.
-    let filter = EnvFilter::try_new(format!("async_nats=error,{}", log.level))
+    // lines back. A sum is of lines that have passed the filter.
+    let filter = EnvFilter::try_new(format!("async_nats=error,{SUMS}=trace,{}", log.level))
         .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
     let queue = LogQueue::start(io::stderr())
         .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
