@@ -6,6 +6,9 @@ use forebay_base::WorkerIndex;
 use forebay_board::TokenProgress;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A start that is later by less is the same start: processes compute it from two clocks.
+const START_JITTER_MS: u64 = 1_000;
+
 /// Latest start of each worker's process, in milliseconds since 1970.
 #[derive(Debug, Default)]
 pub(super) struct ProcessBirths {
@@ -18,14 +21,10 @@ impl ProcessBirths {
     /// the start changes with each answer: an earlier start is no restart.
     pub(super) fn take_start(&mut self, worker: WorkerIndex, started_ms: Option<u64>) {
         let Some(started_ms) = started_ms else { return };
-        match self.started_ms.insert(worker, started_ms) {
-            Some(before) if before < started_ms => {
-                self.restarted.insert(worker);
-            }
-            Some(before) => {
-                self.started_ms.insert(worker, before);
-            }
-            None => {}
+        let known_ms = *self.started_ms.entry(worker).or_insert(started_ms);
+        if started_ms.saturating_sub(known_ms) > START_JITTER_MS {
+            self.started_ms.insert(worker, started_ms);
+            self.restarted.insert(worker);
         }
     }
 
@@ -66,12 +65,16 @@ mod tests {
     #[test]
     fn a_later_start_is_a_restart_and_an_earlier_one_another_process_of_the_address() {
         let mut births = ProcessBirths::default();
-        let restarts = [None, Some(50), Some(50), Some(60), Some(50), Some(60), None, Some(61)]
-            .map(|started| {
-                births.take_start(WORKER, started);
-                births.take_restarted().len()
-            });
+        let starts = [None, Some(50), Some(51), Some(60), Some(50), Some(60), None, Some(62)];
+        let restarts = starts.map(|started_s: Option<u64>| {
+            births.take_start(WORKER, started_s.map(|seconds| seconds * 1_000));
+            births.take_restarted().len()
+        });
         assert_eq!(restarts, [0, 0, 0, 1, 0, 0, 0, 1]);
+        for later_ms in 1..=1_000 {
+            births.take_start(WORKER, Some(62_000 + later_ms));
+        }
+        assert!(births.take_restarted().is_empty(), "a clock that creeps");
         births.take_counts(WORKER, counting(9), counting(0));
         assert!(births.take_restarted().is_empty(), "the start is more exact");
     }

@@ -48,6 +48,29 @@ use tracing::{error, info, warn};
 
 /// An engine takes longer to start.
 const RESTARTS_APART_MIN: Duration = Duration::from_secs(10);
+/// Longest pause between the signs of a worker that count.
+const RESTARTS_APART_MAX: Duration = Duration::from_secs(3_600);
+
+/// A sign of a restart that counted. Behind an address of several processes the signs come again
+/// and again: such signs count less and less often.
+#[derive(Clone, Copy, Debug)]
+struct RestartSign {
+    at: NanosSinceStart,
+    /// Pause until the next sign counts.
+    apart: Duration,
+}
+
+impl RestartSign {
+    /// A later sign, if it counts.
+    fn next(self, now: NanosSinceStart) -> Option<Self> {
+        if now < self.at.plus(self.apart) {
+            return None;
+        }
+        let is_recent = now < self.at.plus(self.apart * 4);
+        let apart = if is_recent { self.apart * 2 } else { RESTARTS_APART_MIN };
+        Some(Self { at: now, apart: apart.min(RESTARTS_APART_MAX) })
+    }
+}
 
 /// Keys that probes depend on.
 const OF_PROBES: [&str; 8] = [
@@ -72,7 +95,7 @@ pub(super) struct Membership {
     models: ModelMemory,
     start_wait: StartWait,
     /// When a worker's failures were last forgotten by a sign of a restart.
-    restarted_at: BTreeMap<WorkerIndex, NanosSinceStart>,
+    restarts: BTreeMap<WorkerIndex, RestartSign>,
 }
 
 impl Membership {
@@ -98,7 +121,7 @@ impl Membership {
             connectors,
             orders_file: None,
             models: ModelMemory::default(),
-            restarted_at: BTreeMap::new(),
+            restarts: BTreeMap::new(),
             start_wait: StartWait::new(
                 all.filter_map(WorkerIndex::try_from_index),
                 env.clock.now(),
@@ -278,8 +301,7 @@ impl Membership {
         self.orders_file.as_ref().map(WorkersState::ended).unwrap_or_default()
     }
 
-    /// Forgets failures of workers with a sign of a restart, and describes them again. Behind an
-    /// address of several processes the signs alternate: each worker has a pause.
+    /// Forgets failures of workers with a sign of a restart, and describes them again.
     pub(super) fn take_restarted(
         &mut self,
         env: &Environment,
@@ -287,9 +309,12 @@ impl Membership {
         now: NanosSinceStart,
     ) {
         for &worker in workers {
-            let last = self.restarted_at.get(&worker);
-            if last.is_none_or(|last| now >= last.plus(RESTARTS_APART_MIN)) {
-                self.restarted_at.insert(worker, now);
+            let sign = match self.restarts.get(&worker) {
+                None => Some(RestartSign { at: now, apart: RESTARTS_APART_MIN }),
+                Some(last) => last.next(now),
+            };
+            if let Some(sign) = sign {
+                self.restarts.insert(worker, sign);
                 self.forget_failures(env, worker);
                 self.probes.doubt(worker);
             }
@@ -371,5 +396,31 @@ impl Membership {
             error!(%error, "workers are asked about themselves as before");
         }
         is_new
+    }
+}
+
+#[cfg(test)]
+mod restart_sign_tests {
+    use super::*;
+
+    fn at(seconds: u64) -> NanosSinceStart {
+        NanosSinceStart(seconds * 1_000_000_000)
+    }
+
+    /// An address of two processes shows a sign each second of a day.
+    #[test]
+    fn signs_that_never_end_count_less_and_less_often() {
+        let mut sign = RestartSign { at: at(0), apart: RESTARTS_APART_MIN };
+        let mut counted = Vec::new();
+        for second in 1..86_400 {
+            if let Some(next) = sign.next(at(second)) {
+                counted.push(second);
+                sign = next;
+            }
+        }
+        assert_eq!(counted[..4], [10, 30, 70, 150]);
+        assert!(counted.len() < 40, "{counted:?}");
+        let restart = sign.next(at(86_400 * 2)).unwrap();
+        assert_eq!(restart.apart, RESTARTS_APART_MIN, "a restart of the next day");
     }
 }

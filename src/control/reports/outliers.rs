@@ -40,7 +40,7 @@ impl Outliers {
                     );
                 }
                 None if held.is_none() && named.remove(&index) => {
-                    info!(worker = &*worker.name, dp_rank, "the rank serves requests again");
+                    info!(worker = &*worker.name, dp_rank, "the rank is paused no more");
                 }
                 _ => {}
             }
