@@ -114,7 +114,10 @@ fn windows_a_reload_and_an_explanation_are_one_command_each() {
     let unknown = output_of("window open 1s --model gone -c", &[file]);
     assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
 
-    assert_eq!(output_of("reload -c", &[file]).out, "nothing has changed\n");
+    assert_eq!(
+        output_of("reload -c", &[file]).out,
+        "no key has changed; files with certificates were read again\n"
+    );
     router.edit(|text| text.replace("policy = \"kv\"", "policy = \"random\""));
     assert_eq!(output_of("reload -c", &[file]).out, "applied: policy\n");
     router.edit(|text| text.replace("policy = \"random\"", "polici = \"kv\""));

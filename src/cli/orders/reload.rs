@@ -53,7 +53,7 @@ fn applied(answer: &Value, out: &mut impl Write) -> Result<(), String> {
     let applied = words(answer, "applied");
     let restart = words(answer, "needs_restart");
     if applied.is_empty() && restart.is_empty() {
-        return line("nothing has changed", out);
+        return line("no key has changed; files with certificates were read again", out);
     }
     if !applied.is_empty() {
         line(&format!("applied: {applied}"), out)?;
@@ -89,7 +89,10 @@ mod tests {
             applied(&answer, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(said(json!({"applied": [], "needs_restart": []})), "nothing has changed\n");
+        assert_eq!(
+            said(json!({"applied": [], "needs_restart": []})),
+            "no key has changed; files with certificates were read again\n"
+        );
         let finding = json!({"where": "f:1:2", "severity": "warning", "what": "w", "help": "h"});
         let all = json!({"applied": ["policy", "kv"], "needs_restart": ["cores"],
                          "findings": [finding]});
