@@ -171,6 +171,7 @@ impl Check<'_> {
         }
         let mut urls = HashSet::new();
         let mut names = HashSet::new();
+        let mut publishers = HashSet::new();
         for (position, worker) in config.workers.iter().enumerate() {
             self.worker(&format!("worker.{position}"), worker);
             if !urls.insert(&worker.url) && !worker.url.is_empty() {
@@ -180,6 +181,13 @@ impl Check<'_> {
             if let Some(name) = worker.name.as_ref().filter(|name| !names.insert(*name)) {
                 let what = format!("the name {name:?} is used twice");
                 self.error(&format!("worker.{position}.name"), what, "names tell workers apart");
+            }
+            let topic = &worker.kv_topic;
+            let mut endpoints = worker.kv_events.iter();
+            if let Some(endpoint) = endpoints.find(|one| !publishers.insert((*one, topic))) {
+                let what = format!("{endpoint} publishes the KV events of another worker too");
+                let help = "each engine has an endpoint, or a topic, of its own";
+                self.warning(&format!("worker.{position}.kv_events"), what, help);
             }
         }
     }
