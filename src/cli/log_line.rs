@@ -47,7 +47,7 @@ where
             Self::Text { is_terminal } => {
                 SystemTime.format_time(&mut Writer::new(&mut line))?;
                 line.push_str(if *is_terminal { coloured(level) } else { padded(level) });
-                event.record(&mut TextFields(&mut line));
+                event.record(&mut LineFields { out: &mut line, is_json: false });
             }
             Self::Json => {
                 line.push_str(r#"{"timestamp":""#);
@@ -55,7 +55,7 @@ where
                 line.push_str(r#"","level":""#);
                 line.push_str(padded(level).trim_ascii());
                 line.push('"');
-                event.record(&mut JsonFields(&mut line));
+                event.record(&mut LineFields { out: &mut line, is_json: true });
                 line.push('}');
             }
         }
@@ -97,42 +97,59 @@ fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
 }
 
-/// Fields as ` name=value`; the message is a value without a name.
-struct TextFields<'a>(&'a mut String);
+/// Fields of a line: ` name=value` in text, where the message has no name, or `,"name":value`.
+struct LineFields<'a> {
+    out: &'a mut String,
+    is_json: bool,
+}
 
-impl TextFields<'_> {
+impl LineFields<'_> {
     /// Appends the name; `false` for a field that no line has.
     fn name(&mut self, field: &Field) -> bool {
         let Some(name) = shown_name(field) else {
             return false;
         };
-        self.0.push(' ');
-        if name != MESSAGE {
-            self.0.push_str(name);
-            self.0.push('=');
+        let is_bare = !self.is_json && name == MESSAGE;
+        let [before, after] = if self.is_json { [",\"", "\":"] } else { [" ", "="] };
+        self.out.push_str(before);
+        if !is_bare {
+            self.out.push_str(name);
+            self.out.push_str(after);
         }
         true
     }
 
+    /// Appends a value that means the same in both formats.
     fn plain(&mut self, field: &Field, value: &str) {
         if self.name(field) {
-            self.0.push_str(value);
+            self.out.push_str(value);
+        }
+    }
+
+    /// Appends a text in quotes, by the escapes of JSON.
+    fn quoted(&mut self, field: &Field, value: &str) {
+        if !self.name(field) {
+            return;
+        }
+        if is_plain(value) {
+            self.out.push('"');
+            self.out.push_str(value);
+            self.out.push('"');
+        } else {
+            self.out.push_str(&serde_json::Value::from(value).to_string());
         }
     }
 }
 
-impl Visit for TextFields<'_> {
+impl Visit for LineFields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == MESSAGE {
-            return self.record_debug(field, &format_args!("{value}"));
-        }
-        if !is_plain(value) {
-            return self.record_debug(field, &value);
-        }
-        if self.name(field) {
-            self.0.push('"');
-            self.0.push_str(value);
-            self.0.push('"');
+        let is_bare = !self.is_json && field.name() == MESSAGE;
+        if is_bare {
+            self.record_debug(field, &format_args!("{value}"));
+        } else if self.is_json || is_plain(value) {
+            self.quoted(field, value);
+        } else {
+            self.record_debug(field, &value);
         }
     }
 
@@ -144,15 +161,26 @@ impl Visit for TextFields<'_> {
         self.plain(field, itoa::Buffer::new().format(value));
     }
 
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if self.is_json {
+            // `null` for what JSON has no number for.
+            self.plain(field, &serde_json::Value::from(value).to_string());
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.plain(field, if value { "true" } else { "false" });
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if self.name(field) {
+        if self.is_json {
+            self.quoted(field, &format!("{value:?}"));
+        } else if self.name(field) {
             let keeps_lines = field.name() == BACKTRACE;
             // Writing to a string cannot fail.
-            let _ = write!(Visible { out: self.0, keeps_lines }, "{value:?}");
+            let _ = write!(Visible { out: self.out, keeps_lines }, "{value:?}");
         }
     }
 }
@@ -179,64 +207,6 @@ impl fmt::Write for Visible<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Fields of a JSON object, each behind a comma: `,"name":value`.
-struct JsonFields<'a>(&'a mut String);
-
-impl JsonFields<'_> {
-    /// Appends the name; `false` for a field that no line has.
-    fn name(&mut self, field: &Field) -> bool {
-        let Some(name) = shown_name(field) else {
-            return false;
-        };
-        self.0.push_str(",\"");
-        self.0.push_str(name);
-        self.0.push_str("\":");
-        true
-    }
-
-    fn plain(&mut self, field: &Field, value: &str) {
-        if self.name(field) {
-            self.0.push_str(value);
-        }
-    }
-}
-
-impl Visit for JsonFields<'_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if !self.name(field) {
-            return;
-        }
-        if is_plain(value) {
-            self.0.push('"');
-            self.0.push_str(value);
-            self.0.push('"');
-        } else {
-            self.0.push_str(&serde_json::Value::from(value).to_string());
-        }
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.plain(field, itoa::Buffer::new().format(value));
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.plain(field, itoa::Buffer::new().format(value));
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        // `null` for what JSON has no number for.
-        self.plain(field, &serde_json::Value::from(value).to_string());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.plain(field, if value { "true" } else { "false" });
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.record_str(field, &format!("{value:?}"));
     }
 }
 
