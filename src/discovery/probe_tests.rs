@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-/// A prefill worker that is well the first time it is asked, and then never again. The registry
-/// at its port says twice that it is not complete, and nothing any more.
+/// A prefill worker that answers its first health check, and no later one. The registry at its port
+/// answers twice that a rank is missing, and no later request.
 async fn worker_that_falls_ill() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -223,7 +223,7 @@ fn without_the_field(admin: SocketAddr) -> Worker {
 }
 
 /// M7: commands of this version work with a router from before the field that names its admin API,
-/// and say so.
+/// with a warning.
 #[test]
 fn commands_work_with_an_older_router_and_warn() {
     let worker = Worker::json("{}");
