@@ -186,7 +186,7 @@ impl Check<'_> {
             let mut endpoints = worker.kv_events.iter();
             if let Some(endpoint) = endpoints.find(|one| !publishers.insert((*one, topic))) {
                 let what = format!("{endpoint} publishes the KV events of another worker too");
-                let help = "each engine has an endpoint, or a topic, of its own";
+                let help = "write the endpoint of each worker's engine, or a `kv_topic` of its own";
                 self.warning(&format!("worker.{position}.kv_events"), what, help);
             }
         }
