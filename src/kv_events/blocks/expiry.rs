@@ -9,8 +9,9 @@ use super::{LedgerEntry, RankBlocks};
 use tokio::time::Instant;
 
 impl<T: BlockText> RankBlocks<T> {
-    /// Takes out at most `most` expired entries. Call it before each message too, because `now`
-    /// dates the stores that follow.
+    /// Takes out at most `most` expired entries. Call it right before each message and after it.
+    /// The call before closes a generation that is a quarter old: stores of the message would join
+    /// it and expire with it. The call after dates the stores.
     pub fn expire(&mut self, now: Instant, most: usize, ops: &mut SliceOps) -> ExpiryTurn {
         let mut expired = ExpiryTurn::default();
         let mut left = most;
@@ -47,6 +48,7 @@ impl<T: BlockText> RankBlocks<T> {
         if lost & Tier::Device.bit() != 0 {
             self.left_device(before, ops);
         }
+        // Windows are by hash, above; trees are by key, which other entries may hold.
         let lost = lost & !self.trees_of_others(before.key, before.id, lost);
         if lost & Tier::Device.bit() != 0 && self.sizes.is_mixed() {
             ops.release_odd(before.state.slice(), before.key);
@@ -127,6 +129,20 @@ mod tests {
         assert_eq!((rig.blocks.len(), rig.blocks.size().tier_blocks), (1, [1, 0, 0]));
         assert_eq!((rig.expired(10_000), rig.blocks.next_expiry()), ([0, 0], None));
         assert_eq!(rig.index.keys(), keys_of(&["ab"]));
+    }
+
+    #[test]
+    fn a_block_lives_three_quarters_of_the_time_behind_any_silence() {
+        for silence in 0..100 {
+            let mut rig = Rig::new(AGEING);
+            rig.store(Medium::Host);
+            rig.expired(0);
+            rig.remove(&[11], Medium::Host);
+            rig.expired(silence);
+            rig.store(Medium::Host);
+            rig.expired(silence);
+            assert_eq!(rig.expired(silence + 74), [0, 0], "{silence}");
+        }
     }
 
     #[test]

@@ -147,6 +147,8 @@ impl<P: KvPort> Feed<P> {
                 },
             };
             let parts: Vec<&[u8]> = parts.iter().map(|part| live.part(part)).collect();
+            // The wait may have been long: the stores of the message are not as old as the last.
+            self.expire().await;
             self.take(&parts).await;
             live.done(end);
         }
