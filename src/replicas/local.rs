@@ -196,14 +196,21 @@ impl LocalView {
                 (Some(_), None) => true,
                 (None, _) => false,
             };
-            if is_shorter {
-                windows.close(pool, WindowOrigin::Elsewhere, now);
-                self.windows.remove(&pool);
-            }
-            if let Some(until) = until {
-                windows.open(pool, WindowOrigin::Elsewhere, now, until);
-                let latest = self.windows.entry(pool).or_insert(until);
-                *latest = until.max(*latest);
+            match until {
+                Some(until) if is_shorter => {
+                    windows.set_end(pool, WindowOrigin::Elsewhere, now, until);
+                    self.windows.insert(pool, until);
+                }
+                Some(until) => {
+                    windows.open(pool, WindowOrigin::Elsewhere, now, until);
+                    let latest = self.windows.entry(pool).or_insert(until);
+                    *latest = until.max(*latest);
+                }
+                None if is_shorter => {
+                    windows.close(pool, WindowOrigin::Elsewhere, now);
+                    self.windows.remove(&pool);
+                }
+                None => {}
             }
         }
     }

@@ -68,7 +68,7 @@ impl Replicas {
         board: &Arc<LoadBoard>,
     ) -> io::Result<(Rc<Self>, EdgeBell)> {
         let bell = EdgeBell::new()?;
-        board.windows().tell(bell.shared());
+        board.windows().set_bell(bell.shared());
         let replicas = Rc::new(Self {
             connected: RefCell::new(ConnectedReplica::new(replica, Arc::clone(board))),
             clock,

@@ -94,7 +94,7 @@ impl WindowRequest {
         for pool in fleet.used_pools().map(|(pool, _)| pool).filter(chosen) {
             match self.open {
                 Some(time) => {
-                    windows.open(pool, WindowOrigin::Hand, now, now.plus(time));
+                    windows.set_end(pool, WindowOrigin::Hand, now, now.plus(time));
                 }
                 None => {
                     for (by, _) in OPENERS {
@@ -241,13 +241,13 @@ mod tests {
         assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 0]);
         assert_eq!(open_ms(&fleet, &windows, NOW.plus(Duration::from_secs(2))), [0, 0]);
         apply(r#"{"open":"1s"}"#).unwrap();
-        assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 1_000], "never shorter");
+        assert_eq!(open_ms(&fleet, &windows, NOW), [1_000, 1_000], "the last order counts");
         windows.open(PoolIndex(2), WindowOrigin::Elsewhere, NOW, NOW.plus(OPEN_MAX));
         let second = list(&fleet, &windows, NOW)["pools"][1].clone();
         assert_eq!(second["by"], json!(["hand", "elsewhere"]));
         assert_eq!((&second["models"], &second["openings"]), (&json!(["other"]), &json!(2)));
         apply(r#"{"model":"other","close":true}"#).unwrap();
-        assert_eq!(open_ms(&fleet, &windows, NOW), [2_000, 0], "whoever opened it");
+        assert_eq!(open_ms(&fleet, &windows, NOW), [1_000, 0], "whatever its origin");
         apply(r#"{"close":true}"#).unwrap();
         assert_eq!(open_ms(&fleet, &windows, NOW), [0, 0]);
     }

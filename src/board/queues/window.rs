@@ -1,7 +1,7 @@
 //! The rejection windows: requests of a pool are refused at once while its window is open. Each
-//! pool has a word that this router's shards share, and a word that the control plane writes for
-//! the other replicas. A further word covers all pools and is read before a body is read. A window
-//! ends by the clock alone, without any action.
+//! pool has a word for each [`WindowOrigin`]: its own queue, an operator, other replicas. A further
+//! word covers all pools and is read before a body is read. A window ends by the clock alone,
+//! without any action.
 
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::POOLS_MAX;
@@ -14,7 +14,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct Windows {
     pools: Box<[CachePadded<PoolWindow>]>,
-    /// Latest end of all windows: 0, or a time in the past, means that no window is open.
+    /// Latest end that any window was given: 0, or a time in the past, means that no window is
+    /// open. Closing does not lower it.
     latest_ns: CachePadded<AtomicU64>,
     /// Openings and closings so far.
     edges: CachePadded<AtomicU64>,
@@ -61,7 +62,7 @@ impl Windows {
 
     /// Sets the bell that rings when a window of this router opens or closes. The first call
     /// counts.
-    pub fn tell(&self, control: Arc<Bell>) {
+    pub fn set_bell(&self, control: Arc<Bell>) {
         let _ = self.control.set(control);
     }
 
@@ -101,13 +102,14 @@ impl Windows {
         by: WindowOrigin,
         now: NanosSinceStart,
     ) -> Option<NanosSinceStart> {
-        // ordering: pairs with `open` and `close`.
+        // ordering: a hint; pairs with nothing.
         let until = self.pools.get(pool.index())?.of(by).load(Ordering::Relaxed);
         (now.0 < until).then_some(NanosSinceStart(until))
     }
 
     /// Opens a window, or extends it. True only for the caller that opened it: an event per
-    /// opening.
+    /// opening. After opening a window of [`WindowOrigin::Here`], the caller looks at the queue
+    /// again: a request that left it before the fence could not close the window.
     pub fn open(
         &self,
         pool: PoolIndex,
@@ -115,9 +117,36 @@ impl Windows {
         now: NanosSinceStart,
         until: NanosSinceStart,
     ) -> bool {
-        let Some(words) = self.pools.get(pool.index()) else { return false };
         // ordering: the read-modify-write picks a single opener and publishes nothing else.
-        let before = words.of(by).fetch_max(until.0, Ordering::Relaxed);
+        let write = |word: &AtomicU64| word.fetch_max(until.0, Ordering::Relaxed);
+        self.write_end(pool, by, now, until, write)
+    }
+
+    /// Opens a window, or moves its end, also to an earlier time. True only for the caller that
+    /// opened it.
+    pub fn set_end(
+        &self,
+        pool: PoolIndex,
+        by: WindowOrigin,
+        now: NanosSinceStart,
+        until: NanosSinceStart,
+    ) -> bool {
+        // ordering: as in `open`.
+        let write = |word: &AtomicU64| word.swap(until.0, Ordering::Relaxed);
+        self.write_end(pool, by, now, until, write)
+    }
+
+    /// `write` returns the end before.
+    fn write_end(
+        &self,
+        pool: PoolIndex,
+        by: WindowOrigin,
+        now: NanosSinceStart,
+        until: NanosSinceStart,
+        write: impl FnOnce(&AtomicU64) -> u64,
+    ) -> bool {
+        let Some(words) = self.pools.get(pool.index()) else { return false };
+        let before = write(words.of(by));
         // ordering: covers the word above; a reader that sees only this word finds the pool closed
         // and accepts the request.
         self.latest_ns.fetch_max(until.0, Ordering::Relaxed);
@@ -214,13 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_shortens_a_window_without_opening_it_again() {
+        let windows = Windows::new();
+        assert!(windows.set_end(POOL, WindowOrigin::Hand, AT(0), AT(3_600)));
+        assert!(!windows.set_end(POOL, WindowOrigin::Hand, AT(1), AT(5)), "open already");
+        assert_eq!(windows.open_until(POOL, AT(4)), Some(AT(5)));
+        assert_eq!(windows.open_until(POOL, AT(5)), None);
+        assert_eq!(windows.openings(POOL), 1);
+    }
+
+    #[test]
     fn what_a_hand_opened_no_queue_closes() {
         let windows = Windows::new();
         windows.open(POOL, WindowOrigin::Hand, AT(0), AT(100));
         windows.open(POOL, WindowOrigin::Here, AT(0), AT(50));
         assert!(windows.close(POOL, WindowOrigin::Here, AT(1)));
         assert_eq!(windows.open_until(POOL, AT(2)), Some(AT(100)));
-        assert_eq!(windows.open_here_until(POOL, AT(2)), Some(AT(100)), "others are told");
+        assert_eq!(windows.open_here_until(POOL, AT(2)), Some(AT(100)), "the end is sent");
         assert!(windows.close(POOL, WindowOrigin::Hand, AT(3)));
         assert_eq!((windows.open_until(POOL, AT(3)), windows.edges()), (None, 4));
     }
