@@ -62,6 +62,13 @@ mod tests {
     }
 
     #[test]
+    fn the_first_foreign_key_of_the_file_is_named() {
+        let text = "policy = \"random\"\n[[worker]]\nurl = \"http://h:1\"\n[admin]\nlisten = \"127.0.0.1:1\"\n";
+        let refused = read(text, &Config::default()).unwrap_err();
+        assert!(refused.starts_with("error[w.toml:1:"), "{refused}");
+    }
+
+    #[test]
     fn a_file_of_workers_holds_workers_and_nothing_else() {
         let text = "# a rack\n[[worker]]\nurl = \"http://a:1\"\nname = \"x\"\n";
         let workers = read(text, &Config::default()).unwrap();

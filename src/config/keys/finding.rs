@@ -60,12 +60,16 @@ impl Origins {
         self.by_path.retain(|key, _| key != path && !key.starts_with(&prefix));
     }
 
-    /// Origin of the first key, in alphabetical order, that is not in the tables of this name.
+    /// Origin of the first key of the file that is not in the tables of this name.
     #[must_use]
     pub(crate) fn first_outside(&self, table: &str) -> Origin {
         let is_outside = |path: &String| path.split('.').next() != Some(table);
-        let found = self.by_path.iter().find(|(path, _)| is_outside(path));
-        found.map_or(Origin::Whole, |(_, origin)| origin.clone())
+        let outside = self.by_path.iter().filter(|(path, _)| is_outside(path));
+        let first = outside.map(|(_, origin)| origin).min_by_key(|origin| match origin {
+            Origin::File { line, column, .. } => (*line, *column),
+            _ => (usize::MAX, 0),
+        });
+        first.cloned().unwrap_or(Origin::Whole)
     }
 
     /// True if the file or a flag has the key.
