@@ -28,14 +28,14 @@ pub(crate) async fn serve(
     preflight::choose(&shard.intake.cors(), conn, &mut request);
     let routed = routed(shard, conn, &mut request.head);
     let endpoint = routed.as_ref().ok().copied();
-    let shape = |endpoint| shape(endpoint, conn, &request.head);
-    let asked = endpoint.map(|endpoint| RequestedApi { endpoint, shape: shape(endpoint) });
+    let asked = endpoint
+        .map(|endpoint| RequestedApi { endpoint, shape: shape(endpoint, conn, &request.head) });
     request.begin(shard, conn, asked, endpoint.and_then(own_page::of).is_some());
     let served = match routed {
         Ok(endpoint) => {
             phases::answer(shard, conn, Exchange { request, phase: HeadPhase { endpoint } }).await
         }
-        Err(refusal) => cors_question(shard, conn, request, refusal).await,
+        Err(refusal) => answer_preflight(shard, conn, request, refusal).await,
     };
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
@@ -50,6 +50,7 @@ pub(crate) async fn serve(
             ConnectionReuse::Drop
         }
         Err(RefusedExchange { mut request, stop }) => {
+            // The record of a refusal does not cover its write.
             let stop = pressure::with_time(&shard.routing, stop);
             request.end(shard, &conn.client, Some(&stop));
             reply(shard, conn, &request, stop).await
@@ -59,15 +60,17 @@ pub(crate) async fn serve(
 
 /// Endpoint of the path.
 fn routed(shard: &Shard, conn: &Conn, head: &mut RequestHead) -> Result<Endpoint, Refusal> {
+    // First: bytes behind the head of an upgrade are frames, so the connection ends with any answer.
+    let routed = route(&head.method, head.path(&conn.input))
+        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head));
     if request_loop(head, &conn.input, shard.links.control.router_id).is_some() {
         return Err(Refusal::new(Reason::RequestLoop));
     }
-    route(&head.method, head.path(&conn.input))
-        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head))
+    routed
 }
 
-/// A path without an endpoint: answers a CORS preflight, or refuses.
-async fn cors_question<'c>(
+/// A request without an endpoint: answers a CORS preflight, or refuses.
+async fn answer_preflight<'c>(
     shard: &Shard,
     conn: &mut Conn,
     mut request: Box<Request<'c>>,
