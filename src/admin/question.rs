@@ -40,7 +40,7 @@ pub enum Question {
     /// Removes a worker once it is idle; `None` if unknown.
     RemoveWorker(String, oneshot::Sender<Option<Value>>),
     /// Whether earlier changes persist over a restart as configured; else why not.
-    Kept(oneshot::Sender<Result<(), String>>),
+    OrdersStored(oneshot::Sender<Result<(), String>>),
     /// A viewer of the live page; `None` at the limit.
     Watch(oneshot::Sender<Option<LiveViewer>>),
     /// A reader of request notes; `None` while there is another reader.

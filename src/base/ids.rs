@@ -16,7 +16,8 @@ pub struct ModelIndex(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardIndex(pub u16);
 
-/// Dense number of a pool, i.e. of ranks that share models: the lowest [`ModelIndex`] of these.
+/// Number of a pool, i.e. of ranks that share models: the lowest [`ModelIndex`] of these. The pool
+/// of their prefill ranks has this number plus `RANKS_MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolIndex(pub u16);
 

@@ -79,7 +79,7 @@ pub(super) fn bars(kv: &Figures, round_robin: &Figures) -> String {
     let mut pair = |name: &str, value: fn(&Figures) -> f64| {
         let kv = value(kv);
         let other = value(round_robin);
-        let scale = BAR_MAX as f64 / kv.max(other).max(f64::MIN_POSITIVE);
+        let scale = BAR_MAX as f64 / kv.max(other).max(1e-9);
         let bar = |value: f64| bar(in_columns(value * scale));
         let _infallible = writeln!(out, "{name:<16}{:<12}{}", "kv", bar(kv));
         let _infallible = writeln!(out, "{:<16}{:<12}{}", "", "round_robin", bar(other));
@@ -109,8 +109,8 @@ pub(super) fn conclusion(kv: &Figures, round_robin: &Figures) -> String {
     let factor = round_robin.ttft_ms_p50 / kv.ttft_ms_p50.max(0.001);
     let (change, factor) = if factor >= 1.0 { ("sooner", factor) } else { ("later", 1.0 / factor) };
     format!(
-        "With kv routing {:.0} % of prompt tokens came from cache instead of {:.0} %, and the first token came {:.1} \
-         times {change} (median).",
+        "With kv routing {:.0} % of prompt tokens came from cache instead of {:.0} %, and the first \
+         token came {:.1} times {change} (median).",
         kv.hit_rate * 100.0,
         round_robin.hit_rate * 100.0,
         factor

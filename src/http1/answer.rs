@@ -107,7 +107,8 @@ impl AnswerBody {
     }
 
     /// Like [`Self::new`], for the rest of a body that the client has received in part: keeps the
-    /// open framing, whatever the rest's own length.
+    /// open framing, whatever the rest's own length. The rest must have bytes: an empty rest
+    /// would get no last chunk.
     #[must_use]
     pub fn continued(inbound: BodyFraming, client: Version) -> Self {
         Self { framing: AnswerFraming::open(client), ..Self::new(inbound, client) }
@@ -133,7 +134,7 @@ impl AnswerBody {
 
     /// Takes upstream bytes, appends the client's bytes to `out`. Returns the number of body bytes
     /// now at the front of `bytes`, and the number of bytes of `bytes` that belonged to this
-    /// response.
+    /// response. Not to be called after [`Self::is_done`].
     ///
     /// # Errors
     /// [`BodyError`] if the framing is broken.
@@ -177,7 +178,7 @@ impl AnswerBody {
         self.framing.finish(out);
     }
 
-    /// Appends data of the router, framed like the rest.
+    /// Appends data in the framing of the client.
     pub fn emit(&self, data: &[u8], out: &mut Vec<u8>) {
         self.framing.push(data, out);
     }

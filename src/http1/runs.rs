@@ -3,7 +3,8 @@
 use super::chars::{is_token, is_value};
 use forebay_wide::{AsciiSet, BLOCK_BYTES, find_members};
 
-/// Bytes of a token, and ASCII that a value may not contain.
+/// Bytes of a token, and bytes that end a value. An [`AsciiSet`] has no byte from 0x80 on: such
+/// bytes end a token and do not end a value, so the first set has members and the second ends.
 const SETS: [AsciiSet; 2] = {
     let mut tokens = 0;
     let mut refused = 0;

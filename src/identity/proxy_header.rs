@@ -1,6 +1,6 @@
 //! The header of the PROXY protocol, versions 1 and 2: the client's address, which a proxy sends
-//! before the client's first byte. Strict: each byte is checked as soon as it arrives, and anything
-//! but a whole header of the specification is a fault.
+//! before the client's first byte. Strict: a wrong start is refused at its first wrong byte, a line
+//! of version 1 at its end, and anything but a whole header of the specification is a fault.
 
 use forebay_base::limits::PROXY_HEADER_BYTES_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -93,15 +93,13 @@ fn source_of_line(words: &[u8]) -> Option<Option<SocketAddr>> {
     let source = words.next()?;
     let target = words.next()?;
     let source_port = port(words.next()?)?;
-    let target_port = port(words.next()?)?;
+    port(words.next()?)?;
     let ends = match family {
         "TCP4" => (source.parse().map(IpAddr::V4).ok(), target.parse().map(IpAddr::V4).ok()),
         "TCP6" => (source.parse().map(IpAddr::V6).ok(), target.parse().map(IpAddr::V6).ok()),
         _ => return None,
     };
-    let ((Some(source), Some(_)), None, _) = (ends, words.next(), target_port) else {
-        return None;
-    };
+    let ((Some(source), Some(_)), None) = (ends, words.next()) else { return None };
     Some(Some(SocketAddr::new(source, source_port)))
 }
 
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     fn parse(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyFault> {
-        // The answer must not depend on what has not come yet, and be there as early as it can.
+        // The answer must not depend on bytes that have not arrived.
         let whole = parse_proxy_header(input);
         for end in 0..input.len() {
             let part = parse_proxy_header(&input[..end]);

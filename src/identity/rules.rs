@@ -1,4 +1,4 @@
-//! Limits of clients, shared by all shards.
+//! Limit of connections per address, shared by all shards.
 
 use super::{AddressCounts, AddressPlace};
 use std::net::IpAddr;
@@ -16,7 +16,8 @@ impl AddressRules {
         Self((per_address_max > 0).then(counts))
     }
 
-    /// Takes a place for a connection of this address; `None` without a limit.
+    /// Takes a place for a connection of this address; `None` without a limit. An IPv6 address
+    /// counts with its /64.
     ///
     /// # Errors
     /// [`TooManyConnections`] if the address has reached its limit.

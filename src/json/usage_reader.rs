@@ -6,8 +6,8 @@ use crate::usage_glance::UsageGlance;
 use crate::usage_scan::UsageScan;
 use forebay_base::TokenUsage;
 
-/// Reads the tokens of an answer as the answer passes. Both ways read the same objects; only the
-/// search for an object differs.
+/// Reads the tokens of an answer as the answer passes. Both ways share the reader of an object: a
+/// glance takes an object anywhere in the answer, a scan only in its place.
 #[derive(Debug)]
 pub enum UsageReader {
     /// Nothing is billed: a search of each read.
@@ -29,8 +29,8 @@ impl UsageReader {
         Self::Scan(Box::new(UsageScan::new(form)))
     }
 
-    /// Takes the next bytes of the body. True if an event is whole that may have a token; events
-    /// are counted only by a scan.
+    /// Takes the next bytes of the body. True if a scan has counted an event that may have a token.
+    /// Only a glance uses `finder`.
     pub fn feed(&mut self, finder: &UsageFinder, data: &[u8]) -> bool {
         match self {
             Self::Glance(glance) => {

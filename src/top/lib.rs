@@ -19,5 +19,5 @@ mod tests;
 pub use app::{App, PressResult, StreamLink, TopKey};
 pub use draw::text;
 pub use snapshot::Snapshot;
-pub use stream::{LineReader, SNAPSHOT_BYTES_MAX, TooLong};
+pub use stream::{LineReader, TooLong};
 pub use terminal::{TerminalGuard, keys};

@@ -1,4 +1,5 @@
-//! Splits server-sent events into their data, without I/O.
+//! Splits server-sent events into lines of data, without I/O. An event of several lines gives
+//! several calls.
 
 use std::fmt;
 

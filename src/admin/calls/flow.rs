@@ -108,7 +108,7 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
 
 /// Reason why a restart would lose the change, if it would.
 pub(crate) async fn not_kept(questions: &Questions) -> Option<String> {
-    let kept = ask(questions, Question::Kept).await;
+    let kept = ask(questions, Question::OrdersStored).await;
     kept.unwrap_or_else(|| Err("the router stops".to_owned())).err()
 }
 

@@ -60,7 +60,7 @@ counts! {
         TunnelsOpened = "tunnels_opened_total",
         /// WebSockets closed. Opened minus closed are open.
         TunnelsClosed = "tunnels_closed_total",
-        /// Connections opened to workers.
+        /// Attempts to open a connection to a worker.
         UpstreamConnects = "upstream_connects_total",
         /// Requests sent on a pooled connection.
         UpstreamReused = "upstream_reused_total",

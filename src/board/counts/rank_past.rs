@@ -1,4 +1,4 @@
-//! Recent history of a rank, as leases report it: the speed of prompt computation, tokens written
+//! Recent history of a rank, as leases and the control plane report it: the speed of prompt computation, tokens written
 //! to its KV cache, and tokens found there again. All values are hints for the choice of a rank.
 
 use forebay_base::NanosSinceStart;
@@ -144,8 +144,8 @@ impl RankPast {
         let took_ns = float(ns_since(since, now));
         let learn = |bits: u32| {
             let speed = f32::from_bits(bits);
-            let is_first = speed == 0.0 || took_ns >= SPEED_NS;
-            let speed = if is_first {
+            let replaces = speed == 0.0 || took_ns >= SPEED_NS;
+            let speed = if replaces {
                 tokens / took_ns
             } else {
                 speed + (tokens - speed * took_ns) / SPEED_NS
@@ -189,7 +189,7 @@ impl RankPast {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a time; too large is the largest"
+            reason = "a time; below 0 is 0, too large is the largest"
         )]
         let fixed = (fixed_ns / STEP_NS) as u32;
         let count = count.saturating_add(more).min(WAITS_MAX * ONE_WAIT);
@@ -311,7 +311,8 @@ impl RankPast {
         per_second(self.known_speed())
     }
 
-    /// Resets all values: another engine serves the rank now.
+    /// Forgets counts and speeds: the caches of the rank may be lost, and another engine may serve
+    /// it (`Worker::cache_generation`). The start of the present queue stays.
     pub fn forget(&self) {
         self.fade(|all| all);
         for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed, &self.waits] {
@@ -383,7 +384,8 @@ fn fixed_ns(waits: u32) -> f32 {
     float(u64::from(waits & FIXED_MASK)) * STEP_NS
 }
 
-/// Signed, since processors have a single instruction for it. No time and no queue needs 64 bits.
+/// Signed, since processors have a single instruction for it. No time and no queue needs 64 bits:
+/// numbers from 2^63 on become negative.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 const fn float(number: u64) -> f32 {
     number.cast_signed() as f32
@@ -485,8 +487,8 @@ mod tests {
         let before = millis().unwrap();
         past.waited(1_000_000, 1);
         assert!(millis().unwrap() > before * 3 / 4, "the prompt was in the cache");
-        past.waited(u64::MAX, 0);
-        past.waited(0, u64::MAX);
+        past.waited(u64::MAX >> 1, 0);
+        past.waited(0, u64::MAX >> 1);
         assert!(millis().is_some());
         past.forget();
         assert_eq!(millis(), None, "another engine");

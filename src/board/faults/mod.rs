@@ -1,7 +1,7 @@
 //! Failures of ranks: breakers, ejection, blame and refusals.
 
 pub(crate) mod breaker;
-pub(crate) mod suspect;
 pub(crate) mod ejection;
 pub(crate) mod refusal;
+pub(crate) mod suspect;
 pub(crate) mod tag;

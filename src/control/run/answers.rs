@@ -62,7 +62,7 @@ impl Control {
                 self.apply(change);
                 let _ = answer.send(self.worker(&name));
             }
-            Question::Kept(answer) => self.confirm_orders(answer),
+            Question::OrdersStored(answer) => self.confirm_orders(answer),
             Question::Reload(answer) => {
                 let _ = answer.send(self.reload());
             }
@@ -98,7 +98,8 @@ impl Control {
         Ok(self.worker(name))
     }
 
-    /// Returns the worker in its new state: it drains before its engine gets the order.
+    /// Returns the worker after the order: to sleep it drains first, to wake the engine gets the
+    /// order at once.
     fn set_sleeping(&mut self, name: &str, sleeps: bool) -> Result<Value, SleepRefusal> {
         let change = self.membership.set_sleeping(&self.env, name, sleeps)?;
         self.apply(change);
@@ -109,11 +110,13 @@ impl Control {
     fn add_worker(&mut self, request: &AddWorkerRequest) -> Result<Value, AddRefusal> {
         let (name, change) = self.membership.add_worker(&self.env, request)?;
         self.apply(change);
+        // Never `Full` here: `apply` has published the worker.
         self.worker(&name).ok_or(AddRefusal::Full)
     }
 
     fn read_notes(&mut self) -> Option<NotesReader> {
         let reader = self.reports.read_notes(&self.env.ports)?;
+        // The shards need the reader's port before the notes of the present fleet are passed on.
         self.publish();
         self.reports.pass_on_notes(&self.env.ports, self.publication.fleet());
         Some(reader)

@@ -67,7 +67,7 @@ pub(crate) async fn open(
 /// TLS session for a new connection; `None` for plain text.
 fn session(sending: SendParts<'_>, worker: WorkerIndex) -> Result<Option<Session>, RelayError> {
     let fleet = sending.workers.fleet();
-    let shown = fleet.workers.get(worker.index());
-    let connector = shown.and_then(|shown| shown.connector.as_ref());
+    let worker_state = fleet.workers.get(worker.index());
+    let connector = worker_state.and_then(|worker| worker.connector.as_ref());
     connector.map(|connector| sending.io.session(worker, connector)).transpose()
 }

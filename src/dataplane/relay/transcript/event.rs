@@ -1,4 +1,4 @@
-//! An event of vLLM's streams, read where it lies: only token ids are copied.
+//! An event of a stream of vLLM or SGLang, read in place: only token ids are copied.
 
 use forebay_json::{Cursor, JsonError};
 use std::ops::Range;
@@ -10,20 +10,20 @@ pub(super) type MemberPlace = Range<usize>;
 #[derive(Debug, Default)]
 pub(super) struct TokenEvent {
     /// Members that each event of a stream repeats.
-    pub(super) name: StreamName,
+    pub(super) name: StreamIdentity,
     pub(super) fingerprint: MemberPlace,
     pub(super) usage: MemberPlace,
     pub(super) prompt_ids: MemberPlace,
     pub(super) choice: Option<StreamChoice>,
     /// The error that the engine reports.
     pub(super) error: MemberPlace,
-    /// The event has an unknown member.
+    /// The event has a part that a continuation cannot repeat.
     pub(super) is_strange: bool,
 }
 
 /// Id, time and model of an answer.
 #[derive(Debug, Default)]
-pub(super) struct StreamName {
+pub(super) struct StreamIdentity {
     pub(super) id: MemberPlace,
     pub(super) created: MemberPlace,
     pub(super) model: MemberPlace,
@@ -49,8 +49,9 @@ impl StreamChoice {
 impl TokenEvent {
     /// Has the event a choice without text and end, for example only with a role?
     pub(super) fn is_empty(&self) -> bool {
-        let says_nothing = |choice: &StreamChoice| !choice.has_text() && choice.finish.is_empty();
-        !self.is_strange && self.choice.as_ref().is_some_and(says_nothing)
+        let is_without_text =
+            |choice: &StreamChoice| !choice.has_text() && choice.finish.is_empty();
+        !self.is_strange && self.choice.as_ref().is_some_and(is_without_text)
     }
 
     /// Does the engine end the answer because the engine stops?
@@ -108,7 +109,6 @@ impl TokenEvent {
                 cursor.skip_value(2)?;
                 continue;
             }
-            self.choice = Some(StreamChoice::default());
             self.choice(cursor)?;
         }
         Ok(())
@@ -145,8 +145,8 @@ impl TokenEvent {
 }
 
 /// Stores the place of a list; false if the event has two lists. Null is no place.
-fn first_list(noted: &mut MemberPlace, place: MemberPlace) -> bool {
-    place.is_empty() || std::mem::replace(noted, place).is_empty()
+fn first_list(stored: &mut MemberPlace, place: MemberPlace) -> bool {
+    place.is_empty() || std::mem::replace(stored, place).is_empty()
 }
 
 /// Reads the delta of a chat; false if it has more than text.
@@ -191,7 +191,8 @@ fn ids(cursor: &mut Cursor<'_>, depth: usize) -> Result<(), JsonError> {
     Ok(())
 }
 
-/// Appends the ids of a list; false if `out` would hold over `ids_max`, or for other elements.
+/// Appends the ids of a list; false if `out` would hold over `ids_max`, or for other elements. On
+/// false, `out` has part of the list.
 pub(super) fn push_ids(list: &[u8], ids_max: usize, out: &mut Vec<u32>) -> bool {
     let Some(inner) = list.strip_prefix(b"[").and_then(|list| list.strip_suffix(b"]")) else {
         return false;
