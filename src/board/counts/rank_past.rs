@@ -89,8 +89,8 @@ const _: () = assert!(size_of::<RankPast>() == 32);
 impl RankPast {
     /// Adds the KV tokens that a request writes, and finds in the cache.
     pub fn add(&self, written_tokens: u64, reused_tokens: u64) {
-        more(&self.written_tokens, short(written_tokens), u32::MAX);
-        more(&self.reused_tokens, short(reused_tokens), u32::MAX);
+        more(&self.written_tokens, short(written_tokens));
+        more(&self.reused_tokens, short(reused_tokens));
     }
 
     /// Subtracts tokens, down to 0.
@@ -365,11 +365,10 @@ fn per_second(speed: f32) -> Option<u64> {
     (speed > 0.0).then_some(((speed * 1e9) as u64).max(1))
 }
 
-fn more(word: &AtomicU32, by: u32, most: u32) {
+fn more(word: &AtomicU32, by: u32) {
     // ordering: a hint for selection; pairs with nothing.
-    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
-        Some(all.saturating_add(by).min(most))
-    });
+    let _ =
+        word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| Some(all.saturating_add(by)));
 }
 
 fn less(word: &AtomicU32, by: impl Fn(u32) -> u32) {
