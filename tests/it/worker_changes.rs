@@ -194,6 +194,34 @@ fn what_calls_have_changed_outlives_a_restart() {
     until("it is the configuration's", || kept().is_empty());
 }
 
+/// An order that has waited for its worker ends with a newer order for it.
+#[test]
+fn a_later_order_replaces_an_order_that_has_waited() {
+    for old in ["\"removed\":true", "\"draining\":true"] {
+        let workers: Vec<Worker> = (0..2).map(|_| Worker::json("{}")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("workers");
+        let url = workers[1].url();
+        std::fs::write(&file, format!("{{\"url\":\"{url}\",{old}}}\n")).unwrap();
+        let mut config = config(&[&workers[0]]);
+        config.workers_state = Some(file.clone());
+        let first = router(config.clone());
+        let added = format!(r#"{{"url":"{url}","name":"w1"}}"#);
+        assert_eq!(add(&first, &added).0, 201);
+        first.stop();
+        first.join().unwrap();
+        let lines = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            lines,
+            format!("{{\"url\":\"{url}\",\"name\":\"w1\",\"added\":true}}\n"),
+            "{old}"
+        );
+        let second = router(config);
+        assert_eq!(admin(&second, "/workers/w1").status, 200);
+        until("it serves", || worker_of(&complete(&second)) == "w1");
+    }
+}
+
 /// A 2xx is a promise that a restart keeps.
 #[test]
 fn what_cannot_be_kept_is_no_success() {

@@ -157,7 +157,10 @@ impl Membership {
             let mut workers = env.config.workers.iter();
             let Some(worker) = workers.find(|worker| worker.url == *url) else { continue };
             match self.add(env, worker, &mut KnownConnectors::new()) {
-                Ok(_) => info!(url, "added by the configuration"),
+                Ok(place) => {
+                    info!(url, "added by the configuration");
+                    change = change.and(self.apply_pending_order(env, place, url));
+                }
                 Err(reason @ (PlaceError::Name | PlaceError::Url))
                     if self.fleet.is_leaving(worker) =>
                 {

@@ -14,8 +14,9 @@ use std::fs::File;
 use tracing::{error, info, warn};
 
 impl Membership {
-    /// Restores the orders of operators and the names of models. The configuration has precedence
-    /// for workers that it names. `models`: file from the process before.
+    /// Restores the orders of operators and the names of models; a worker that slept is awake. A
+    /// configured worker has its settings from the configuration; drains and removals count for it
+    /// too. `models`: file from the process before.
     pub(crate) fn restore(&mut self, env: &Environment, models: Option<File>) -> FleetChange {
         let config = &env.config;
         let (memory, remembered) = ModelMemory::open(models, config.index.snapshot.as_deref());
@@ -30,15 +31,16 @@ impl Membership {
             let configured = self.fleet.worker_at(&order.url);
             match configured.or_else(|| self.restore_added(env, &order, &mut known)) {
                 Some(place) => change = change.and(self.apply_order(env, place, &order)),
-                // A source may list the worker.
+                // Not added: `restore_added` has logged why, and has kept the order where it can.
                 None if order.added => {}
+                // A source may list the worker.
                 None => self.expect(order),
             }
         }
         change
     }
 
-    /// Applies the earlier order for a worker that a source has added.
+    /// Applies the earlier order for a worker that a source or the configuration has added.
     pub(super) fn apply_pending_order(
         &mut self,
         env: &Environment,
@@ -153,7 +155,11 @@ impl Membership {
                 None
             }
             Err(reason) => {
-                warn!(url, ?reason, "not added again: its name is in use, or no place is left");
+                warn!(
+                    url,
+                    ?reason,
+                    "not added again: its name, address or engine is in use, or no place is left"
+                );
                 None
             }
         }

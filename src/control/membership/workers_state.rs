@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
-use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
+use tokio::task::{JoinHandle, spawn_blocking, spawn_local, unconstrained};
 use tracing::{error, info};
 
 /// Between two tries to write.
@@ -139,7 +139,12 @@ impl WorkersState {
         self.pending.push(order);
     }
 
-    /// The pending order for a worker that a source has added.
+    /// Drops the pending orders for a worker, which a later order replaces.
+    pub(super) fn forget_orders(&mut self, url: &str) {
+        self.pending.retain(|order| order.url != url);
+    }
+
+    /// The pending order for a worker that a source or the configuration has added.
     pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
         let place = self.pending.iter().position(|order| order.url == url)?;
         Some(self.pending.swap_remove(place))
@@ -165,6 +170,8 @@ impl WorkersState {
     pub(super) fn take_due(&mut self, generation: u64, now: NanosSinceStart) -> bool {
         if let Some(ended) = self.writing.take_if(|writing| writing.task.is_finished()) {
             let mut task = ended.task;
+            // Without tokio's budget: a task that has used its own up would find no result.
+            let mut task = unconstrained(&mut task);
             let ended_by = Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop()));
             let result = match ended_by {
                 Poll::Ready(Ok(result)) => result,
