@@ -1,4 +1,4 @@
-//! Checks the keys of traces and request records.
+//! Checks the keys of traces, the log and request records.
 
 use super::check::Check;
 use crate::sections::schema::{Config, LogConfig};
@@ -8,6 +8,8 @@ use crate::values::record_format::RecordFormat;
 use crate::values::url::{WorkerUrlError, shown_url};
 use forebay_tls::read_authorities;
 use std::net::IpAddr;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 impl Check<'_> {
     pub(crate) fn traces(&mut self, config: &Config) {
@@ -36,11 +38,15 @@ impl Check<'_> {
     }
 
     pub(crate) fn log(&mut self, log: &LogConfig) {
-        if let Some(word) = unknown_level(&log.level) {
-            let what = format!("`log.level` {word:?} is no level, and would turn the log off");
+        let fault = match unknown_level(&log.level) {
+            Some(word) => Some(format!("{word:?} is no level, and would turn the log off")),
+            None => EnvFilter::try_new(&log.level).err().map(|fault| format!("{fault}")),
+        };
+        if let Some(fault) = fault {
             let help = "write error, warn, info, debug or trace; a filter names parts of the \
-                        program with a level each, as in `info,forebay_control=debug`";
-            self.error("log.level", what, help);
+                        program with a level each and has no blanks, as in \
+                        `info,forebay_control=debug`";
+            self.error("log.level", format!("`log.level`: {fault}"), help);
         }
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
@@ -52,14 +58,15 @@ impl Check<'_> {
     }
 }
 
-/// First part of a filter that has neither a level nor names a part of the program with a level.
-/// The library would take such a word for a part of the program, and log nothing else.
+/// First word of a filter that is no level and gives no level. The library would take such a word,
+/// or a level with a blank before it, for a part of the program, and log nothing else.
 fn unknown_level(filter: &str) -> Option<&str> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let mut words = filter.split(',').map(str::trim);
+    let mut words = filter.split(',');
     words.find(|word| {
-        let is_level = LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
-        !is_level && !word.contains(['=', '[', ']', '{', '}', '"'])
+        let gives_level = word.contains(['=', '[', ']', '{', '}', '"']);
+        let is_level = !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+        let is_empty = word.is_empty() && filter.contains(|byte| byte != ',');
+        !is_level && !gives_level && !is_empty || word.contains(char::is_whitespace)
     })
 }
 
@@ -74,15 +81,34 @@ mod tests {
 
     #[test]
     fn a_level_is_a_level_or_a_filter_of_parts() {
-        for level in
-            ["info", "WARN", "off", "info,forebay_control=debug", "warn,[request{id=1}]=trace"]
-        {
+        for level in [
+            "info",
+            "WARN",
+            "off",
+            "3",
+            "info,",
+            "info,forebay_control=debug",
+            "warn,[request{id=1}]=trace",
+        ] {
             let found = findings(&format!("[log]\nlevel = {level:?}"));
             assert!(found.is_empty(), "{level}: {found:?}");
         }
-        for level in ["inof", "", "forebay", "info,debgu"] {
+        for level in ["inof", "", ",", "forebay", "info,debgu", "forebay_control=debug, info"] {
             let found = findings(&format!("[log]\nlevel = {level:?}"));
             assert!(found.iter().any(|one| one.contains("is no level")), "{level}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_library_refuses_is_refused_before_the_start() {
+        for level in [
+            "info,forebay_control=debgu",
+            "info,[a{x=1,y=2}]=trace",
+            "info,[request",
+            "warn, forebay_control=debug",
+        ] {
+            let found = findings(&format!("[log]\nlevel = {level:?}"));
+            assert!(found.iter().any(|one| one.contains("`log.level`")), "{level}: {found:?}");
         }
     }
 
