@@ -5,7 +5,7 @@ use crate::rig::pairs::{ask, idle, pair_config, ready, reason, text};
 use crate::rig::stub::{STREAM_HEAD, Step, Stub, answer, chunk, reply_bytes, stream_of};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{Client, PATIENCE, Reply, metric, until};
-use forebay::config::Config;
+use forebay::config::{Config, TenantConfig};
 use forebay::server::ServerHandle;
 use std::time::{Duration, Instant};
 
@@ -528,8 +528,10 @@ fn leave(fleet: &Fleet, flow: Flow, when: &str) -> Duration {
 #[test]
 fn what_an_engine_answers_is_what_the_client_hears() {
     const FAULT: &[u8] = br#"{"error":{"message":"too long","type":"BadRequest","code":400}}"#;
+    let limits =
+        TenantConfig { name: "*".to_owned(), requests_per_minute: 6_000, ..Default::default() };
     for flow in [Flow::Bootstrap, Flow::TwoPhase] {
-        let fleet = flow.fleet(1, "", |_| {});
+        let fleet = flow.fleet(1, "", |config| config.flow.tenants = vec![limits.clone()]);
         let prefill = &fleet.prefill[0];
         let decode = &fleet.decode[0];
         // Prefill refuses the request itself: nobody else would take it.
@@ -542,6 +544,7 @@ fn what_an_engine_answers_is_what_the_client_hears() {
         prefill.let_go();
         let reply = client.reply();
         assert_eq!((reply.status, reply.body.as_slice()), (400, FAULT), "{flow:?}");
+        assert_eq!(reply.field("x-ratelimit-limit-requests"), Some("6000"), "{}", reply.head);
         if flow == Flow::Bootstrap {
             decode.closed(0);
             aborted(decode);

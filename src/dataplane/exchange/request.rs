@@ -1,6 +1,7 @@
 //! Parts of a request shared by all phases: buffers, caller, story, and the fields of its answers.
 
 use super::buffers::Buffers;
+use super::rate_fields::RATE_FIELDS;
 use crate::ingress::{Conn, ConnectedClient};
 use crate::relay::EarlyPart;
 use crate::state::shard::Shard;
@@ -16,8 +17,12 @@ use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
 use forebay_prompt::parse::{Principal, Refusal, query_model, session_key};
 use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Stop;
+use std::iter;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
+
+/// Fields of the own answers: the request id, CORS, rate limits.
+pub(crate) const OWN_FIELDS: usize = 1 + 4 + RATE_FIELDS;
 
 /// Field that takes precedence over the body's `priority` in vLLM 0.28 and newer.
 pub(crate) const PRIORITY: &str = "x-vllm-priority";
@@ -164,10 +169,15 @@ impl<'c> Request<'c> {
         [header::AUTHORIZATION, header::API_KEY].map(|name| has_key.then_some((name, &[][..])))
     }
 
-    /// Fields of the router's own answers. Fields without a value are not sent.
-    pub(crate) fn own_fields(&self) -> [AnswerField<'_>; 5] {
-        let [origin, credentials, expose, vary] = self.cors_fields().unwrap_or_default();
-        [(header::REQUEST_ID, self.request_id()), origin, credentials, expose, vary]
+    /// Fields of the router's own answers: the request id first, then CORS and rate limits. Fields
+    /// without a value are not sent.
+    pub(crate) fn own_fields(&self) -> [AnswerField<'_>; OWN_FIELDS] {
+        let id = (header::REQUEST_ID, self.request_id());
+        let cors = self.cors_fields().unwrap_or_default();
+        let all = iter::once(id).chain(cors).chain(self.fields.limits.fields());
+        let mut fields = [("", &b""[..]); OWN_FIELDS];
+        fields.iter_mut().zip(all).for_each(|(place, field)| *place = field);
+        fields
     }
 
     /// CORS fields for the page that sends the request.

@@ -3,8 +3,7 @@
 use super::discard;
 use super::early_head;
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::rate_fields::RATE_FIELDS;
-use crate::exchange::request::Request;
+use crate::exchange::request::{OWN_FIELDS, Request};
 use crate::ingress::Conn;
 use crate::state::env::Env;
 use crate::story::facts::Facts;
@@ -77,8 +76,8 @@ pub(crate) async fn by_engine(
     let keep_alive = request.head.keep_alive && !env.draining.is_set();
     let mut out = conn.buffer();
     let retry_after = answer.retry_after.as_deref().map(|after| (header::RETRY_AFTER, after));
-    let [a, b, c, d, e] = request.own_fields();
-    let fields = [a, b, c, d, e, retry_after.unwrap_or_default()];
+    let mut fields = [retry_after.unwrap_or_default(); 1 + OWN_FIELDS];
+    fields.iter_mut().skip(1).zip(request.own_fields()).for_each(|(place, own)| *place = own);
     let response = OwnResponse {
         status: answer.status,
         content_type: answer.content_type.as_deref().unwrap_or("application/json"),
@@ -97,9 +96,7 @@ pub(crate) async fn by_engine(
 }
 
 /// Fields that describe the refusal.
-const OWN_FIELDS: usize = 8;
-/// Other fields: request id, CORS, rate limits.
-const SHARED_FIELDS: usize = 5 + RATE_FIELDS;
+const REFUSAL_FIELDS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Wire {
@@ -126,10 +123,7 @@ async fn answer(
     let mut body = conn.buffer();
     let mut out = conn.buffer();
     refusal.encode_body(request.story.facts.shape(), &mut body);
-    let own = request.own_fields().into_iter().chain(request.fields.limits.fields());
-    let mut shared = [("", &b""[..]); SHARED_FIELDS];
-    shared.iter_mut().zip(own).for_each(|(place, field)| *place = field);
-    encode(refusal, wire, &shared, &body, &mut out);
+    encode(refusal, wire, &request.own_fields(), &body, &mut out);
     conn.recycle(body);
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
@@ -163,7 +157,8 @@ fn encode(
         (header::RETRY_AFTER, seconds),
         (header::RETRY_AFTER_MS, millis),
     ];
-    let mut extra = [("", &b""[..]); OWN_FIELDS + SHARED_FIELDS];
+    let mut extra = [("", &b""[..]); REFUSAL_FIELDS + OWN_FIELDS];
+    // The request id is the first.
     let further = shared.iter().skip(1).copied();
     for (place, field) in extra.iter_mut().zip(own.into_iter().chain(further)) {
         *place = field;
