@@ -144,7 +144,7 @@ impl CorsFields {
     }
 }
 
-/// True for a comma-separated list of field names.
+/// True if it is short and has only bytes of field names, commas and blanks.
 fn is_list(names: &[u8]) -> bool {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~, ".contains(byte);
     names.len() <= MIRRORED_BYTES_MAX && names.iter().all(is_name)
@@ -159,7 +159,10 @@ pub fn origin_fault(origin: &str) -> Option<String> {
     let written = format!("{origin:?} is no origin; write https://host or http://host:port");
     let Some((scheme, host)) = origin.split_once("://") else { return Some(written) };
     let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"/?#@\\,;\"'".contains(&byte);
-    let is_scheme = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_lowercase());
+    let of_scheme =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().all(of_scheme);
     if !is_scheme || host.is_empty() || !host.bytes().all(is_plain) {
         return Some(written);
     }
@@ -271,6 +274,7 @@ mod tests {
             "http://localhost:3000",
             "http://[::1]:8000",
             "tauri://localhost",
+            "chrome-extension://abcdefgh",
         ] {
             assert_eq!(origin_fault(good), None);
         }
