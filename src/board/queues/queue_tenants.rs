@@ -84,12 +84,12 @@ impl QueueTenants {
             let word = if requests_of(word) == 0 { weight } else { word };
             Some(word + ONE_REQUEST)
         };
-        // ordering: an independent count; its order alone decides which request is the first.
-        let before = sum.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        // ordering: its order decides which request is the first. Release, with the Acquire in
+        // `exit`, in a row of updates: see there.
+        let before = sum.requests.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
         let before = before.unwrap_or_default();
         if requests_of(before) == 0 {
-            // ordering: a sum. A tenant's last request leaves after its first has added here, as
-            // `requests` counts both, so the sum never falls below the subtracted amount.
+            // ordering: a sum.
             self.present.fetch_add(ONE_TENANT + weight, Ordering::Relaxed);
         }
         // ordering: independent sums; pair with nothing.
@@ -119,12 +119,14 @@ impl QueueTenants {
             1 => Some(0),
             _ => Some(word - ONE_REQUEST),
         };
-        // ordering: as in `enter`.
-        let before = sum.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        // ordering: AcqRel. The first request has added to `present` before its own exit, which
+        // releases here; the exit of the last request acquires it. So the sum never falls below the
+        // subtracted amount.
+        let before = sum.requests.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
         debug_assert!(before.is_ok(), "a tenant left twice");
         let last = before.ok().filter(|&word| requests_of(word) == 1);
         if let Some(word) = last {
-            // ordering: as in `enter`.
+            // ordering: a sum, see above.
             self.present.fetch_sub(ONE_TENANT + weight_of(word), Ordering::Relaxed);
         }
     }
