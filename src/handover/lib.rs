@@ -18,6 +18,9 @@
 //!                        <-         "<0 or 1>\n", then that many: the index
 //! "serves\n"             ->
 //!                        <-         "drains\n"
+//!
+//! "upgrade\n"            ->         from a command
+//!                        <-         "serves <pid>\n" or "failed <reason>\n"
 //! ```
 //!
 //! I/O blocks, always with a deadline, on a separate thread.

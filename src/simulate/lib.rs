@@ -7,13 +7,14 @@
 //! | `world` | the order of events; open this file first |
 //! | `plan` | what a run simulates: ranks, load, seed |
 //! | `routers` | a router, or replicas in front of the same ranks |
-//! | `shipped`, `prompt_text` | the router's own code, as a shard runs it |
+//! | `production_router`, `prompt_text` | the router's own code, as a shard runs it |
+//! | `fleet`, `messages` | what the router gets: its fleet, messages of other replicas |
 //! | `rivals` | rules of other routers, from their descriptions |
-//! | `engine`, `kv_cache`, `held`, `host_tier` | a rank: its steps, its blocks |
-//! | `believed_pool` | a router's estimate of the pool that ranks share |
+//! | `engine`, `kv_cache`, `cache_blocks`, `host_tier` | a rank: its steps, its blocks |
+//! | `pool_estimate` | a router's estimate of the pool that ranks share |
 //! | `speed` | how long steps take, with the source of each figure |
 //! | `trace`, `trace_file`, `generate` | requests and their times |
-//! | `summary`, `series` | figures of the run, in all and over time |
+//! | `summary`, `series`, `index_memory` | figures of the run, in all and over time |
 //! | `live`, `live_figures` | requests that arrive while the run goes on, for `forebay shadow` |
 //! | `bound` | the same requests under a clairvoyant assignment |
 //!

@@ -120,9 +120,10 @@ impl ProductionRouter {
         let home = Home::default();
         let mut control = BoardControl::default();
         control.limits.follow(&fleet, &stages.loads.board);
-        let mut shipped = Self { fleet, stages, home, memory, request, waiting, buffer, control };
-        shipped.meet();
-        shipped
+        let mut production =
+            Self { fleet, stages, home, memory, request, waiting, buffer, control };
+        production.meet();
+        production
     }
 
     fn meet(&mut self) {

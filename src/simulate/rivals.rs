@@ -136,17 +136,17 @@ impl RivalState {
     pub(crate) fn choose(
         &mut self,
         arrival: TraceArrival<'_>,
-        shipped: &mut ProductionRouter,
+        production: &mut ProductionRouter,
         waiting: &[u32],
     ) -> (RankIndex, u64) {
-        shipped.look(arrival);
+        production.look(arrival);
         let tokens = u64::from(arrival.request.input_tokens);
-        let board = shipped.board();
+        let board = production.board();
         let seen: Vec<RankView> = (0..waiting.len())
             .map(|at| {
                 let rank = RankIndex::try_from_index(at).unwrap_or(RankIndex(0));
                 let load = board.rank(rank);
-                let held = shipped.reported_tokens(rank);
+                let held = production.reported_tokens(rank);
                 RankView {
                     held,
                     prefill_tokens: load.map_or(0, RankLoad::prefill_tokens),

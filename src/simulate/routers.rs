@@ -17,7 +17,7 @@ use forebay_config::{Config, Policy};
 /// Cost of all routers of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct RouterUse {
-    /// Arrivals of requests, and scans of the queues.
+    /// Arrivals, and requests that a scan of a queue placed or refused.
     pub decisions: u64,
     /// Time of the decisions, on the caller's clock.
     pub decision_ns: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Routers<'a> {
 }
 
 struct RouterSide {
-    shipped: ProductionRouter,
+    production: ProductionRouter,
     rival: Option<RivalState>,
 }
 
@@ -58,14 +58,14 @@ impl<'a> Routers<'a> {
                 Rule::Rival(rival) => (Policy::Kv, Some(RivalState::new(rival, seed))),
             };
             let config = Config { policy, ..config.clone() };
-            RouterSide { shipped: ProductionRouter::new(trace, plan, config, seed), rival }
+            RouterSide { production: ProductionRouter::new(trace, plan, config, seed), rival }
         };
         let sides: Vec<RouterSide> = (0..replicas.max(1)).map(side).collect();
         let has_way = config.nats.url.is_some() || !config.replicas.peers.is_empty();
         let are_connected = replicas > 1 && has_way;
         let connected = sides.iter().filter(|_| are_connected).enumerate();
         let members =
-            connected.map(|(number, side)| side.shipped.connected_replica(number)).collect();
+            connected.map(|(number, side)| side.production.connected_replica(number)).collect();
         Self {
             sides,
             messages: Messages::new(members),
@@ -87,10 +87,10 @@ impl<'a> Routers<'a> {
         let began = (self.clock)();
         let side = &mut self.sides[at];
         let placed = match &mut side.rival {
-            None => side.shipped.place(arrival),
+            None => side.production.place(arrival),
             Some(rival) => {
-                let (rank, uncached) = rival.choose(arrival, &mut side.shipped, waiting);
-                let lease = side.shipped.lease(arrival, rank, uncached);
+                let (rank, uncached) = rival.choose(arrival, &mut side.production, waiting);
+                let lease = side.production.lease(arrival, rank, uncached);
                 lease.map_or(PlaceOutcome::Refused, PlaceOutcome::Sent)
             }
         };
@@ -101,7 +101,7 @@ impl<'a> Routers<'a> {
 
     /// The deadline of a wait has passed. `None`: the request no longer waits.
     pub(crate) fn late(&mut self, request: u32, now: NanosSinceStart) -> Option<PlaceOutcome> {
-        self.side_of(request).shipped.late(request, now)
+        self.side_of(request).production.late(request, now)
     }
 
     /// Serves the queues if a rank or queue changed, or `is_due`. Appends the requests that got a
@@ -112,18 +112,18 @@ impl<'a> Routers<'a> {
         is_due: bool,
         placed: &mut Vec<(u32, PlaceOutcome)>,
     ) {
-        if self.sides.iter().all(|side| side.shipped.has_empty_queues()) {
+        if self.sides.iter().all(|side| side.production.has_empty_queues()) {
             return;
         }
         let began = (self.clock)();
-        self.sides.iter_mut().for_each(|side| side.shipped.serve(now, is_due, placed));
+        self.sides.iter_mut().for_each(|side| side.production.serve(now, is_due, placed));
         self.used.decisions += placed.len() as u64;
         self.used.decision_ns += (self.clock)() - began;
     }
 
     /// Time of the next scan of the queues.
     pub(crate) fn next_scan_at(&self) -> Option<NanosSinceStart> {
-        self.sides.iter().filter_map(|side| side.shipped.next_scan_at()).min()
+        self.sides.iter().filter_map(|side| side.production.next_scan_at()).min()
     }
 
     /// Applies the KV events of a rank.
@@ -134,14 +134,14 @@ impl<'a> Routers<'a> {
         now: NanosSinceStart,
     ) {
         let began = (self.clock)();
-        self.sides.iter_mut().for_each(|side| side.shipped.apply_events(rank, changes, now));
+        self.sides.iter_mut().for_each(|side| side.production.apply_events(rank, changes, now));
         self.used.events += (changes.len() * self.sides.len()) as u64;
         self.used.event_ns += (self.clock)() - began;
     }
 
     /// Applies a load report of a rank.
     pub(crate) fn report(&mut self, rank: RankIndex, now: NanosSinceStart, reading: LoadReading) {
-        self.sides.iter_mut().for_each(|side| side.shipped.report(rank, now, reading));
+        self.sides.iter_mut().for_each(|side| side.production.report(rank, now, reading));
     }
 
     /// Runs the turns of the replicas that are due. Returns the time of the next turn; `None` where
@@ -152,21 +152,21 @@ impl<'a> Routers<'a> {
 
     /// Decays the cache writes over time.
     pub(crate) fn fade(&mut self, now: NanosSinceStart) {
-        self.sides.iter_mut().for_each(|side| side.shipped.fade(now));
+        self.sides.iter_mut().for_each(|side| side.production.fade(now));
     }
 
     /// Returns the lease of an ended request to its router.
     pub(crate) fn end(&mut self, request: u32, lease: Lease, now: NanosSinceStart) {
-        self.side_of(request).shipped.end(lease, now);
+        self.side_of(request).production.end(lease, now);
     }
 
     /// Sets the path of a block of a growing trace.
     pub(crate) fn name_block(&mut self, block: u32, parent: u32) {
-        self.sides.iter_mut().for_each(|side| side.shipped.name_block(block, parent));
+        self.sides.iter_mut().for_each(|side| side.production.name_block(block, parent));
     }
 
     pub(crate) fn used(&self) -> RouterUse {
-        let bytes = self.sides.iter().map(|side| side.shipped.index_bytes());
+        let bytes = self.sides.iter().map(|side| side.production.index_bytes());
         RouterUse { index_bytes: bytes.max().unwrap_or(0), ..self.used }
     }
 

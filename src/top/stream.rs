@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// Longest snapshot; 300 ranks have 24 KB.
-pub const SNAPSHOT_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub(crate) const SNAPSHOT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// An event is longer than [`SNAPSHOT_BYTES_MAX`]: this is no live stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -156,10 +156,10 @@ impl WantedAdapter {
     fn look_at(&self) -> Option<NanosSinceStart> {
         let over = self.at.values().filter_map(|state| match state {
             LoadState::Loaded { at } => Some(at.plus(ADAPTER_LISTED_MAX)),
-            LoadState::Refused { at, .. } => Some(at.plus(ADAPTER_RETRY_TIME)),
+            LoadState::Refused { at, .. } => self.has_demand.then(|| at.plus(ADAPTER_RETRY_TIME)),
             LoadState::Asked | LoadState::Listed { .. } => None,
         });
-        over.min().filter(|_| self.has_demand)
+        over.min()
     }
 
     /// Compares with the lists of workers, and removes states that are over.

@@ -1,5 +1,5 @@
 //! State of a request for continuing its stream on another rank (`retry.mid_stream`). A single word
-//! per connection; the state behind it exists only if the key is on.
+//! per request in flight; the state behind it exists only if the key is on.
 
 use crate::relay::Transcript;
 use forebay_base::{ModelIndex, NanosSinceStart};

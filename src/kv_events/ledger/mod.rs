@@ -26,7 +26,7 @@ const _: () =
     assert!(TRACKED_BLOCK_BYTES >= SortedTable::SLOT_BYTES * 10 / 8 + size_of::<u32>() * 5 / 4);
 
 /// More stores by a tier than an [`EntryState`] counts.
-const STATE_STORES_MAX: u32 = 8;
+const STORES_THAT_FILL_A_STATE: u32 = 8;
 /// Most entries of a key: attention groups that keep whole prompts times the tokenizations of a
 /// text. More would make look-ups by key slow, and a [`KeyIndex`] could not hold some neighbouring
 /// keys.
@@ -37,7 +37,7 @@ pub(super) const SAME_KEY_MAX: usize = 8;
 pub(super) struct Ledger {
     table: SortedTable,
     key_index: KeyIndex,
-    /// Stores beyond the counts of [`EntryState`]; few entries have any.
+    /// Stores beyond the counts of [`EntryState`], 1 or more; few entries have any.
     more: HashMap<(u64, Tier), u32, ahash::RandomState>,
     tier_counts: [usize; TIERS],
     /// Time to live of an entry in a tier without removal events; 0 is without end.
@@ -46,7 +46,8 @@ pub(super) struct Ledger {
     ages: [Ages; TIERS],
     /// Some entries cannot be found by their keys, so that the ledger must be cleared.
     is_spoilt: bool,
-    /// Most entries of a pool, where stores are not counted; `None` for a rank.
+    /// Most entries of a pool, where stores are not counted; `None` for a rank. A pool has one tier
+    /// of the lower ones: an id leaves its [`Ages`] with the last tier.
     pool_max: Option<usize>,
 }
 
@@ -146,8 +147,8 @@ impl Ledger {
         }
         for (tier, stores) in Tier::ALL.into_iter().zip(stores) {
             let left = stores.saturating_sub(u32::from(tier == first));
-            // `STATE_STORES_MAX` fills the state of any tier; `more` counts the rest.
-            let added = left.min(STATE_STORES_MAX);
+            // `STORES_THAT_FILL_A_STATE` fills the state of any tier; `more` counts the rest.
+            let added = left.min(STORES_THAT_FILL_A_STATE);
             for _ in 0..added {
                 self.add(id, tier, trees);
             }
@@ -268,7 +269,8 @@ impl Ledger {
         }
     }
 
-    /// Removes all entries; `each` gets every key once, with the trees that the key was in.
+    /// Removes all entries; `each` gets every key once, with the trees that the key was in, and in
+    /// a spoilt ledger some keys more than once.
     pub(super) fn clear(&mut self, mut each: impl FnMut(BlockKey, EntryState)) {
         for LedgerEntry { id, key, state } in self.table.iter().filter_map(entry) {
             let mut same = self.same_key(key);
