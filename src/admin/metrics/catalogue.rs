@@ -316,7 +316,8 @@ catalogue! {
         /// Times that the pool's rejection window was opened.
         WINDOW_OPENINGS = Counter "window_openings_total" ["model", "leg"]
             Labelled(scrape_flow::window_openings);
-        /// Requests of the pool that end per second; left out while unknown.
+        /// Requests that end per second while the pool is full; left out until a full pool has
+        /// ended some, and after a minute with room.
         DRAIN_RATE = Gauge "drain_rate" ["model", "leg"] Labelled(scrape_flow::drain_rates);
     }
     "Replicas" {
