@@ -71,6 +71,8 @@ pub struct RankLoad {
     pub(super) trial: AtomicBool,
     /// Reason of the ejection. Written by the control plane.
     pub(super) ejection: AtomicU8,
+    /// Every request fails. Written by the control plane.
+    pub(super) is_failing: AtomicBool,
     /// Number of ejections by reason.
     pub(super) ejections: AtomicU32,
 }
@@ -101,6 +103,7 @@ impl Default for RankLoad {
             open_until_ns: AtomicU64::new(0),
             trial: AtomicBool::new(false),
             ejection: AtomicU8::new(0),
+            is_failing: AtomicBool::new(false),
             ejections: AtomicU32::new(0),
         }
     }

@@ -227,6 +227,13 @@ impl LoadReports {
         self.age_max_ns = u64::try_from(age_max.as_nanos()).unwrap_or(u64::MAX);
     }
 
+    /// Removes the report of a rank that left.
+    pub fn forget(&mut self, rank: RankIndex) {
+        if let Some(stored) = self.newest.get_mut(rank.index()) {
+            *stored = None;
+        }
+    }
+
     /// Stores a report unless a newer report exists. Ignores ranks past [`RANKS_MAX`].
     pub fn take(&mut self, report: LoadReport) {
         let position = report.rank.index();

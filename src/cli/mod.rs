@@ -3,6 +3,7 @@
 //! else.
 
 mod commands;
+mod answerer;
 mod findings;
 mod key_flags;
 mod log_line;

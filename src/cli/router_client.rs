@@ -1,9 +1,9 @@
 //! Calls of a router's admin API, for commands.
 
-use super::process::{plain, warned};
+use super::answerer::{Answerer, bounded};
+use super::process::warned;
 use clap::Args;
 use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
-use forebay_http1::header::{ADMIN, REASON};
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
@@ -31,12 +31,6 @@ const METRICS_BYTES_MAX: usize = 32 << 20;
 const BUILD_INFO: &str = "forebay_build_info{version=\"";
 /// Part of each refusal of a router without a token, in each version.
 const TOKEN_KEY: &str = "`admin_token_file`";
-/// Reason of a router's port for clients for a path of the admin API.
-const NO_PATH: &str = "not-found";
-/// Begin of the admin API's answer for an unknown path.
-const PATHS: &str = "try /";
-/// Longest text of an answer that a message repeats.
-const QUOTED_CHARS_MAX: usize = 512;
 
 /// Flags that select a router.
 #[derive(Debug, Args)]
@@ -72,7 +66,7 @@ pub(super) struct RouterClient {
     shown: String,
     base: Url,
     token: Option<String>,
-    /// Version of a router from before the field [`ADMIN`]; set by an answer.
+    /// Version of a router from before the field `x-forebay-admin`; set by an answer.
     older: OnceCell<String>,
 }
 
@@ -195,27 +189,33 @@ impl RouterClient {
         }
     }
 
-    /// The JSON answer to a GET.
-    pub(super) async fn get(&self, path: &[&str]) -> Result<Value, CallFault> {
-        self.call(self.request(Method::GET, path)).await
+    /// The JSON answer to a GET, with a member that each answer to this call has.
+    pub(super) async fn get(&self, path: &[&str], member: &str) -> Result<Value, CallFault> {
+        self.call(self.request(Method::GET, path), member).await
     }
 
-    /// The JSON answer to a POST. Without a body none is sent.
+    /// The JSON answer to a POST, as for [`Self::get`]. Without a body none is sent.
     pub(super) async fn post(
         &self,
         path: &[&str],
         body: Option<&Value>,
+        member: &str,
     ) -> Result<Value, CallFault> {
         let request = self.request(Method::POST, path);
-        self.call(match body {
+        let request = match body {
             Some(body) => request.json(body),
             None => request,
-        })
-        .await
+        };
+        self.call(request, member).await
     }
 
-    /// Sends a request, and returns its JSON answer.
-    pub(super) async fn call(&self, request: RequestBuilder) -> Result<Value, CallFault> {
+    /// Sends a request, and returns its JSON answer. An answer without `member` is of no router,
+    /// whatever its fields and metrics claim.
+    pub(super) async fn call(
+        &self,
+        request: RequestBuilder,
+        member: &str,
+    ) -> Result<Value, CallFault> {
         let answered = timeout(ANSWER_TIME_MAX, async {
             let answer = timeout(ANSWER_TIME_MAX, request.send()).await.map_err(|_| late())?;
             let answer = answer.map_err(|error| self.unreached(&error))?;
@@ -225,15 +225,17 @@ impl RouterClient {
             Ok((seen, text))
         });
         let answered = answered.await.unwrap_or_else(|_| Err(late()));
-        let (seen, text) = answered.map_err(|reason| CallFault {
+        let (mut seen, text) = answered.map_err(|reason| CallFault {
             reason: format!("{}: {reason}", self.shown),
             answer: Value::Null,
         })?;
-        if let Some(warning) = self.warning() {
-            warned(warning);
-        }
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if seen.is_admin && (200..300).contains(&seen.status) && answer.is_object() {
+        let is_success = (200..300).contains(&seen.status);
+        seen.is_admin &= !is_success || answer.get(member).is_some();
+        if seen.is_admin {
+            self.warning().into_iter().for_each(warned);
+        }
+        if seen.is_admin && is_success {
             return Ok(answer);
         }
         let reason = seen.reason(&answer, &text, self.token.is_some());
@@ -269,8 +271,8 @@ impl RouterClient {
         ))
     }
 
-    /// Takes an answer without the field [`ADMIN`] for that of an older router, if the same address
-    /// has a router's metrics, or asks for the token by its key.
+    /// Takes an answer without the field `x-forebay-admin` for that of an older router, if the same
+    /// address has a router's metrics, or asks for the token by its key.
     async fn recognize_older(&self, seen: &mut Answerer, text: &str) {
         if seen.is_admin || !seen.reason.is_empty() {
             return;
@@ -346,80 +348,6 @@ fn unreached_help(cause: &str, is_tls: bool) -> &'static str {
     "does the router run, and is this its `admin` address?"
 }
 
-/// Server that answered a call, by the head of its answer.
-#[derive(Debug, Default)]
-struct Answerer {
-    status: u16,
-    /// Value of the field `Server`.
-    server: String,
-    /// Reason of a router's refusal, as its port for clients has it; empty of another server.
-    reason: String,
-    /// The admin API of a router: other servers have such paths and members too.
-    is_admin: bool,
-}
-
-impl Answerer {
-    fn of(answer: &Response) -> Self {
-        let field = |name| {
-            let value = answer.headers().get(name).and_then(|value| value.to_str().ok());
-            bounded(value.unwrap_or_default())
-        };
-        let status = answer.status().as_u16();
-        let is_admin = answer.headers().contains_key(ADMIN);
-        Self { status, server: field("server"), reason: field(REASON), is_admin }
-    }
-
-    /// Reason for a refused call, with what to do.
-    fn reason(&self, answer: &Value, text: &str, has_token: bool) -> String {
-        // A router's port for clients gives a reason.
-        if !self.is_admin && self.reason.is_empty() {
-            return self.stranger(text);
-        }
-        let error = answer.get("error");
-        // Refusals of the client port nest their message.
-        let nested =
-            error.and_then(|error| error.get("message")).filter(|_| !self.reason.is_empty());
-        let said = nested.or(error).and_then(Value::as_str);
-        match self.status {
-            401 | 403 if has_token => {
-                "the router refuses the token; name the file with the token of `admin_token_file`"
-                    .to_owned()
-            }
-            401 | 403 => {
-                let said = bounded(said.unwrap_or(text));
-                let said = said.trim_end_matches('.');
-                format!("{said}; name the token's file with --token-file or -c")
-            }
-            404 if self.reason == NO_PATH => {
-                "this is the port for clients of a router; use its `admin` address".to_owned()
-            }
-            404 if text.starts_with(PATHS) => {
-                "the router is of a version without this call".to_owned()
-            }
-            421 => "use the router's address, or add the name to `admin_hosts`".to_owned(),
-            _ => said.map_or_else(|| self.stranger(text), bounded),
-        }
-    }
-
-    /// Another server than a router answers.
-    fn stranger(&self, text: &str) -> String {
-        let Self { status, server, .. } = self;
-        let server = if server.is_empty() { String::new() } else { format!(", server {server:?}") };
-        // Servers with TLS explain so to a client that speaks plain HTTP.
-        let scheme = if text.contains("HTTPS") { "; for a TLS port write https://" } else { "" };
-        format!(
-            "what answers there is no admin API of a router (status {status}{server}): use the \
-             `admin` address of the router{scheme}"
-        )
-    }
-}
-
-/// Text from outside, for a message.
-fn bounded(text: &str) -> String {
-    let text: String = text.trim().chars().take(QUOTED_CHARS_MAX).collect();
-    plain(&text)
-}
-
 /// The innermost error: the outer errors contain the URL, which the caller prints.
 pub(super) fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
@@ -432,7 +360,6 @@ pub(super) fn cause(error: &reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn an_address_is_taken_in_every_form() {
@@ -473,34 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_repeated_and_bounded() {
-        let of = |status, reason: &str| Answerer {
-            status,
-            reason: reason.to_owned(),
-            server: "uvicorn".to_owned(),
-            is_admin: false,
-        };
-        let admin = |status| Answerer { is_admin: true, ..of(status, "") };
-        let reason = |status, answer: &Value, text: &str| admin(status).reason(answer, text, false);
-        let told = json!({ "error": "no worker is called \"x\"" });
-        assert!(reason(404, &told, "").contains("no worker is called"));
-        let nested = json!({ "error": { "message": "unknown model" } });
-        for (status, answer) in [(200, &told), (404, &nested), (401, &told), (503, &told)] {
-            let other = of(status, "").reason(answer, "", true);
-            assert!(other.contains("no admin API"), "another server: {other}");
-        }
-        assert_eq!(of(404, "unknown-model").reason(&nested, "", false), "unknown model");
-        assert!(of(404, "not-found").reason(&nested, "", false).contains("port for clients"));
-        assert!(reason(404, &Value::Null, "try /").contains("version"));
-        let other = reason(404, &json!({ "detail": "Not Found" }), "{}");
-        assert!(other.contains("status 404, server \"uvicorn\""), "{other}");
-        assert!(reason(400, &Value::Null, "sent to an HTTPS server").contains("https://"));
-        assert!(reason(401, &Value::Null, "a token").contains("--token-file"));
-        assert!(admin(401).reason(&Value::Null, "", true).contains("refuses the token"));
-        assert!(reason(500, &Value::Null, "").contains("status 500"));
-        let long = json!({ "error": "x".repeat(9_999) });
-        assert!(reason(500, &long, "").len() <= QUOTED_CHARS_MAX);
-        assert!(reason(500, &Value::Null, &"x".repeat(9_999)).len() <= QUOTED_CHARS_MAX);
+    fn an_address_without_an_answer_has_advice() {
         assert!(unreached_help("invalid HTTP version parsed", false).contains("https://"));
         assert!(unreached_help("corrupt message of type InvalidContentType", true).contains("TLS"));
         assert!(unreached_help("Connection refused", false).contains("does the router run"));

@@ -14,9 +14,9 @@ pub enum ControlError {
     ShardEnded { ended: usize, shards: usize },
     /// A shard has made no progress for `timeouts.stall_abort`.
     #[error(
-        "shard {shard} made no progress for {patience:?} (key `timeouts.stall_abort`; this is a bug)"
+        "shard {shard} made no progress for {patience:?} (key `timeouts.stall_abort`; {cause})"
     )]
-    ShardStalled { shard: usize, patience: Duration },
+    ShardStalled { shard: usize, patience: Duration, cause: String },
     /// Shards had not ended some seconds after the deadline of a drain.
     #[error("shards did not end in time after the drain: left without them")]
     ShardsLate,

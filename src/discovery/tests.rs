@@ -262,7 +262,12 @@ fn the_workers_own_settings_win() {
         let described = described(VLLM, &config).await.unwrap();
         assert_eq!(
             streams(&described),
-            ["tcp://gpu1:7000 kv", "tcp://gpu1:7001 kv", "tcp://gpu1:7002 kv"]
+            [
+                "tcp://gpu1:7000 kv tcp://gpu1:5657",
+                "tcp://gpu1:7001 kv tcp://gpu1:5658",
+                "tcp://gpu1:7002 kv"
+            ],
+            "the announced replay stays"
         );
         assert!(described.ranks.iter().all(|rank| rank.block_size_tokens == 8));
         assert_eq!(names(&described), ["tiny", "alias"]);

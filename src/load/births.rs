@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A start that is later by less is the same start: processes compute it from two clocks.
 const START_JITTER_MS: u64 = 1_000;
 
-/// Latest start of each worker's process, in milliseconds since 1970.
+/// Latest start of each worker's process, in milliseconds since 1970. Bounded by the places of
+/// workers, because a worker that leaves is forgotten.
 #[derive(Debug, Default)]
 pub(super) struct ProcessBirths {
     started_ms: BTreeMap<WorkerIndex, u64>,
@@ -44,6 +45,12 @@ impl ProcessBirths {
         if is_back && !self.started_ms.contains_key(&worker) {
             self.restarted.insert(worker);
         }
+    }
+
+    /// Forgets a worker that left: the next worker in its place is another process, and no restart.
+    pub(super) fn forget(&mut self, worker: WorkerIndex) {
+        self.started_ms.remove(&worker);
+        self.restarted.remove(&worker);
     }
 
     /// Workers that have restarted since the last call.

@@ -226,6 +226,23 @@ impl LoadReporter {
         self.births.borrow_mut().take_restarted()
     }
 
+    /// Forgets a worker that left, with its ranks: another worker may get their places. `fleet` has
+    /// the worker.
+    pub fn forget(&self, worker: WorkerIndex, fleet: &FleetSnapshot) {
+        self.births.borrow_mut().forget(worker);
+        let mut state = self.state.borrow_mut();
+        if let Some(faults) = state.faults.get_mut(worker.index()) {
+            *faults = [0; FAULTS];
+        }
+        let of_worker = fleet.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == worker);
+        for rank in of_worker.filter_map(|(index, _)| RankIndex::try_from_index(index)) {
+            state.last.remove(&rank);
+            state.posted.remove(&rank);
+            state.fresh.remove(&rank);
+            state.reports.forget(rank);
+        }
+    }
+
     /// Counts a failed scrape or message.
     pub fn fault(&self, worker: WorkerIndex, fault: ReadFault) {
         self.state.borrow_mut().count(worker, fault, 1);
@@ -319,7 +336,59 @@ impl ReportState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::ReportSource;
     use forebay_board::TokenProgress;
+    use forebay_fleet::worker::{Rank, test_support};
+
+    /// The next worker in a place that was left is no restart, and has no figures of the worker
+    /// before. The other workers keep theirs.
+    #[test]
+    fn a_worker_that_left_leaves_nothing_to_the_next_in_its_place() {
+        let post: Post = Box::new(|_| 0);
+        let board = Arc::new(LoadBoard::new());
+        let reporter = LoadReporter::new(Clock::start(), board, Duration::from_secs(5), post);
+        let workers = [WorkerIndex(0), WorkerIndex(1)];
+        let rank = |worker| Rank { worker, ..test_support::rank(0) };
+        let ranks = workers.map(rank).to_vec();
+        let fleet = FleetSnapshot { ranks, ..FleetSnapshot::default() };
+        let report = |worker: WorkerIndex, generated, started_ms| {
+            let rank = RankIndex(worker.0);
+            let planned = PlannedRank { rank, capacity_tokens: 0, publisher: None };
+            let plan = LoadPlan {
+                worker,
+                name: "w".into(),
+                authority: "w:1".into(),
+                api_key: None,
+                source: ReportSource::Metrics,
+                first: 0,
+                ranks: vec![Some(planned)],
+            };
+            let mut readings = Readings::default();
+            readings.begin(1);
+            let text = format!(
+                "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n\
+                 vllm:generation_tokens_total {generated}\n{started_ms}"
+            );
+            crate::read_metrics(&text, &mut readings);
+            reporter.lay(&plan, &readings, &[]);
+            reporter.fault(worker, ReadFault::Status);
+        };
+        let starts_at = |seconds| format!("process_start_time_seconds {seconds}\n");
+        report(workers[0], 900, starts_at("1.5e9"));
+        report(workers[1], 900, String::new());
+        assert_eq!(reporter.take_restarted(), []);
+        for worker in workers {
+            reporter.forget(worker, &fleet);
+            let other = workers[1 - usize::from(worker.0)];
+            assert_eq!(reporter.moved_at(RankIndex(worker.0)), None);
+            assert!(reporter.reports().newest(RankIndex(worker.0)).is_none());
+            assert_eq!(reporter.fault_count(worker, ReadFault::Status), 0);
+            assert_eq!(reporter.fault_count(other, ReadFault::Status), 1);
+            // Later, and with fewer tokens.
+            report(worker, 1, starts_at("1.6e9"));
+            assert_eq!(reporter.take_restarted(), [], "another worker, and no other process");
+        }
+    }
 
     #[test]
     fn requests_that_pile_up_are_no_move() {

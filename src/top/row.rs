@@ -28,7 +28,7 @@ impl RowState {
             Self::Draining => "- draining",
             Self::Busy => "! refuses",
             Self::Breaker => "! paused",
-            Self::Unknown => "? not reached",
+            Self::Unknown => "? not usable",
             Self::Down => "x down",
         }
     }

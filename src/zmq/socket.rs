@@ -40,6 +40,13 @@ pub enum SocketError {
     /// The peer broke the protocol.
     #[error("{0}")]
     Zmtp(#[from] ZmtpError),
+    /// The peer takes connections and sends no ZMTP greeting: an HTTP server waits for a request,
+    /// or refuses the greeting of this side.
+    #[error(
+        "the peer takes connections and sends no ZMTP greeting: is it a ZeroMQ socket, and no HTTP \
+         port?"
+    )]
+    NoGreeting,
     /// The peer did not answer in time.
     #[error("no answer in time")]
     TimedOut,
@@ -58,7 +65,7 @@ impl SocketError {
         match self {
             Self::Io(_) => LossReason::Io,
             Self::Zmtp(_) => LossReason::Protocol,
-            Self::TimedOut | Self::Silent => LossReason::Silent,
+            Self::NoGreeting | Self::TimedOut | Self::Silent => LossReason::Silent,
             Self::Closed => LossReason::Closed,
         }
     }
@@ -164,10 +171,21 @@ impl ZmqPeer {
     async fn open_with(self, kind: SocketKind, first: &[u8]) -> Result<Connection, SocketError> {
         let Self { stream } = self;
         let mut connection = Connection { stream, inbox: ZmtpInbox::default(), pulse: None };
-        match timeout(CONNECT_TIME_MAX, connection.handshake(kind, first)).await {
-            Ok(done) => done.map(|()| connection),
-            Err(_) => Err(SocketError::TimedOut),
+        let mut is_greeted = false;
+        let opening = async {
+            let answers_ping = connection.greet().await?;
+            is_greeted = true;
+            connection.handshake(kind, first).await.map(|()| answers_ping)
+        };
+        let answers_ping = match timeout(CONNECT_TIME_MAX, opening).await {
+            Ok(opened) => opened?,
+            Err(_) if is_greeted => return Err(SocketError::TimedOut),
+            Err(_) => return Err(SocketError::NoGreeting),
+        };
+        if answers_ping && kind == SocketKind::Subscriber {
+            connection.pulse = Some(Pulse::restart(HEARTBEAT));
         }
+        Ok(connection)
     }
 }
 
@@ -244,15 +262,21 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    async fn handshake(&mut self, kind: SocketKind, first: &[u8]) -> Result<(), SocketError> {
+    /// Exchanges greetings. True if the peer answers PING.
+    async fn greet(&mut self) -> Result<bool, SocketError> {
         self.stream.write_all(&greeting()).await?;
-        let peer = loop {
+        loop {
             if let Some(bytes) = self.inbox.take::<GREETING_BYTES>() {
-                break bytes;
+                return Ok(check_greeting(&bytes)?);
             }
-            self.fill().await?;
-        };
-        let answers_ping = check_greeting(&peer)?;
+            self.fill().await.map_err(|error| match error {
+                SocketError::Closed => SocketError::NoGreeting,
+                error => error,
+            })?;
+        }
+    }
+
+    async fn handshake(&mut self, kind: SocketKind, first: &[u8]) -> Result<(), SocketError> {
         self.stream.write_all(&ready(kind)).await?;
         loop {
             match self.inbox.next()? {
@@ -266,9 +290,6 @@ impl Connection {
             }
         }
         self.stream.write_all(first).await?;
-        if answers_ping && kind == SocketKind::Subscriber {
-            self.pulse = Some(Pulse::restart(HEARTBEAT));
-        }
         Ok(())
     }
 
@@ -343,5 +364,36 @@ impl Connection {
             return Err(SocketError::Closed);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error towards a server that reads the greeting, answers with these bytes, and closes.
+    async fn error_towards(answer: &'static [u8]) -> SocketError {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = async {
+            let mut stream = listener.accept().await.unwrap().0;
+            let mut seen = [0; GREETING_BYTES];
+            stream.read_exact(&mut seen).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+        };
+        let place = ZmqAddress::Tcp { host: "127.0.0.1".to_owned(), port };
+        let source = ZmqSource::Connect(place);
+        tokio::join!(server, source.subscribe("")).1.unwrap_err()
+    }
+
+    #[test]
+    fn a_server_of_another_protocol_has_an_error_that_names_http() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        const LONG: &[u8] =
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 12\r\n\r\nbad request\n-----";
+        for answer in [b"".as_slice(), b"HTTP/1.1 400 Bad Request\r\n\r\n", LONG] {
+            let error = runtime.block_on(error_towards(answer));
+            assert!(error.to_string().contains("HTTP"), "{error}");
+        }
     }
 }

@@ -24,7 +24,7 @@ pub const GREETING_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ZmtpError {
     /// The peer does not support ZMTP, or a version before 3.0 only.
-    #[error("the peer does not speak ZMTP 3")]
+    #[error("the peer does not speak ZMTP 3: is it a ZeroMQ socket, and no HTTP port?")]
     Greeting,
     /// The peer requires CURVE or PLAIN.
     #[error("the peer asks for ZeroMQ security, which is not supported")]

@@ -132,8 +132,38 @@ fn events_behind_a_closed_port_and_a_wrong_tokenizer_are_found() {
         + &format!("model_dir = \"{dir}\"\nkv_events = [\"tcp://{closed}\"]\n");
     let (_, said) = doctor("", &text);
     let found = of(&said, &format!("worker {}", engine.url())).join("\n");
-    assert!(found.contains(&format!("KV events at {closed} cannot be reached")), "{said}");
+    assert!(found.contains(&format!("KV events at tcp://{closed} cannot be reached")), "{said}");
     assert!(found.contains("is not that of the engine's `m`"), "{said}");
+}
+
+/// A port that takes connections is not yet a ZeroMQ socket, nor the right kind of socket.
+#[test]
+fn events_at_a_port_of_another_kind_are_found() {
+    let engine = engine(|_| {});
+    let http = engine.url().replace("http:", "tcp:");
+    let replay = engine_endpoint(&engine, "replay_endpoint");
+    let events = engine_endpoint(&engine, "endpoint");
+    for (keys, what) in [
+        (format!("kv_events = [\"{http}\"]"), format!("KV events at {http} cannot be read")),
+        (format!("kv_events = [\"{replay}\"]"), format!("KV events at {replay} cannot be read")),
+        (format!("replay = [\"{http}\"]"), format!("replay of KV events at {http} cannot be")),
+        (format!("replay = [\"{events}\"]"), format!("replay of KV events at {events} cannot be")),
+    ] {
+        let (_, said) = doctor("", &format!("{}{keys}\n", before(&[&engine], "")));
+        let found = of(&said, &format!("worker {}", engine.url())).join("\n");
+        assert!(found.contains(&what) && found.contains("--kv-events-config"), "{keys}: {said}");
+    }
+    // The announced replay stays beside a configured publisher.
+    let (_, said) = doctor("", &format!("{}kv_events = [\"{events}\"]\n", before(&[&engine], "")));
+    let found = of(&said, &format!("worker {}", engine.url())).join("\n");
+    assert!(found.starts_with("ok, "), "{said}");
+}
+
+/// An endpoint that the engine reports.
+fn engine_endpoint(engine: &EngineHandle, key: &str) -> String {
+    let sources = get(engine.addr(), "/kv_event_sources");
+    let sources: serde_json::Value = serde_json::from_slice(&sources.body).unwrap();
+    sources["0"][key].as_str().expect(key).replace("//*:", "//127.0.0.1:")
 }
 
 #[test]

@@ -173,8 +173,20 @@ fn a_command_at_a_wrong_port_says_what_answers_there() {
         stream.write_all(alert).unwrap();
         false
     });
+    // It has the metrics of a router, and no answer of a router.
+    let copy = Worker::start(|seen, stream| {
+        let metrics = "forebay_build_info{version=\"0.1.0\"} 1\n";
+        let body = if seen.head.contains(" /metrics ") { metrics } else { r#"{"ok":true}"# };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all((head + body).as_bytes()).is_ok()
+    });
     let (router, token) = guarded(&[&web], "");
     let token = token.path().to_str().unwrap();
+    for words in ["workers", "workers w0", "window", "reload", "drain w0 --wait", "undrain w0"] {
+        let ran = output_of(&format!("{words} --router {} --token-file", copy.address), &[token]);
+        assert_eq!((ran.code, &*ran.out), (Some(1), ""), "{words}");
+        assert!(ran.error.contains("no admin API"), "{words}: {}", ran.error);
+    }
     let words = ["workers", "window", "window open 1s", "reload", "drain w0", "undrain w0"];
     let further = ["explain --model m --prompt p", "top --once"];
     for words in words.into_iter().chain(further) {

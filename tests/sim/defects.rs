@@ -286,19 +286,21 @@ fn who_is_too_late_depends_on_class_tenant_and_line() {
         let ask = Ask { class, tenant, client_deadline, ..stage.any() };
         stage.refused(&ask) == Some(Reason::RejectedDeadline)
     };
-    // Ten requests end in a second.
-    let ends = |stage: &mut Stage| {
+    // Ten requests end in a second. The ranks stay full, unless they have `spare` places.
+    let ends = |stage: &mut Stage, places: usize, spare: usize| {
         let ask = stage.any();
+        let mut leases: VecDeque<_> = (spare..places).map(|_| stage.bind(&ask)).collect();
         for _ in 0..100 {
             stage.pass(100);
-            stage.bind(&ask).judge_success();
+            leases.pop_front().unwrap().judge_success();
+            leases.push_back(stage.bind(&ask));
             stage.stages.drain_rates.observe(&stage.fleet, &stage.board, stage.now);
         }
-        ask
+        leases
     };
     let mut stage = Stage::new(QueueMode::Pool, &[1], &[&[0]]);
-    let ask = ends(&mut stage);
-    let lease = stage.bind(&ask);
+    let leases = ends(&mut stage, 1, 0);
+    let ask = stage.any();
     for _ in 0..50 {
         stage.wait(&Ask { class: 2, ..ask.clone() });
     }
@@ -306,11 +308,21 @@ fn who_is_too_late_depends_on_class_tenant_and_line() {
     assert!(is_late(&mut stage, 3, 9));
     assert!(!is_late(&mut stage, 1, 0), "a better class is next");
     assert!(!is_late(&mut stage, 2, 9), "so is another tenant");
-    drop(lease);
+    drop(leases);
+    // The same ends of a rank with room show the demand: a burst after them is late for nothing.
+    let mut stage = Stage::new(QueueMode::Pool, &[2], &[&[0]]);
+    let mut leases = ends(&mut stage, 2, 1);
+    let ask = stage.any();
+    leases.push_back(stage.bind(&ask));
+    for _ in 0..50 {
+        stage.wait(&Ask { class: 2, ..ask.clone() });
+    }
+    assert!(!is_late(&mut stage, 2, 0));
+    drop(leases);
     // Four lines of ten, which share those ends.
     let mut stage = Stage::new(QueueMode::Endpoint, &[1, 1, 1, 1], &[&[0, 1, 2, 3]]);
-    let ask = ends(&mut stage);
-    let leases: Vec<_> = (0..4).map(|_| stage.bind(&ask)).collect();
+    let leases = ends(&mut stage, 4, 0);
+    let ask = stage.any();
     for _ in 0..40 {
         stage.wait(&ask);
     }

@@ -24,9 +24,12 @@ impl RankTrouble {
         if load.is_open() || load.ejected().is_some() {
             return Self::Paused;
         }
-        let fails =
-            |held: HeldFailures| held.score >= FAILING_SCORE && !is_callers_fault(held.status);
-        if load.held().is_some_and(fails) { Self::Failing } else { Self::None }
+        // Requests cause refusals too: a refusal counts only where nothing else comes.
+        let fails = |held: HeldFailures| held.score >= FAILING_SCORE && !is_refusal(held.status);
+        match load.is_failing() || load.held().is_some_and(fails) {
+            true => Self::Failing,
+            false => Self::None,
+        }
     }
 }
 
@@ -50,10 +53,14 @@ pub(crate) fn request_fault(
         });
     }
     let held = load.held()?;
-    let HeldFailures { status, until, .. } = held;
+    let HeldFailures { status, until, is_one_caller, .. } = held;
     let state = match (load.is_open(), until > now) {
         (true, true) => "paused: requests failed",
         (true, false) => "on trial after a pause: requests failed",
+        (false, _) if load.is_failing() && is_one_caller => {
+            "every request of the only caller fails"
+        }
+        (false, _) if load.is_failing() => "every request fails",
         (false, _) if held.score == 0 || is_callers_fault(status) => return None,
         (false, _) => "requests fail",
     };
@@ -82,7 +89,10 @@ pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
             "it refuses keys that others take: compare the `--api-key` of the workers, or set \
              `api_key` of the worker"
         }
-        404 => "it does not serve the model or the path: compare GET /v1/models of the workers",
+        404 => {
+            "it does not serve the model or the path: compare GET /v1/models of the workers, and \
+             `url` with the address and the path of the engine"
+        }
         405 | 501 => "it does not take the call: is this a model server? correct `url`",
         300..=499 => "it refuses requests that others take: compare the flags of the workers",
         0 => "it does not answer: read its log",
@@ -93,9 +103,16 @@ pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
     }
 }
 
-/// Statuses that requests cause more often than engines.
-const fn is_callers_fault(status: u16) -> bool {
-    matches!(status, 300..=499) && !matches!(status, 401 | 403 | 404 | 405)
+/// Statuses that requests cause more often than engines. The other refusals mean a path, a method
+/// or a key that a wrong engine refuses for all requests.
+#[must_use]
+pub const fn is_callers_fault(status: u16) -> bool {
+    is_refusal(status) && !matches!(status, 300..=399 | 401 | 403 | 404 | 405)
+}
+
+/// Statuses that refuse a request as wrong.
+const fn is_refusal(status: u16) -> bool {
+    matches!(status, 300..=499)
 }
 
 #[cfg(test)]
@@ -144,7 +161,14 @@ mod tests {
             assert!(fault.contains(failure_help(status, false)), "{fault}");
             assert_eq!(RankTrouble::of(load), RankTrouble::None, "a single failure");
             (0..3).for_each(|_| fail(&board, status, &[]));
+            if is_refusal(status) {
+                assert_eq!(RankTrouble::of(load), RankTrouble::None, "a caller may cause {status}");
+                load.set_failing(true);
+                let fault = request_fault(load, false, NOW).unwrap();
+                assert!(fault.starts_with("every request fails"), "{fault}");
+            }
             assert_eq!(RankTrouble::of(load), RankTrouble::Failing, "{status}");
+            load.set_failing(false);
             (0..8).for_each(|_| load.succeeded(REQUESTER));
             assert_eq!(request_fault(load, false, NOW), None, "{status}");
         }

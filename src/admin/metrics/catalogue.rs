@@ -264,6 +264,9 @@ catalogue! {
         /// 1 while the rank's breaker keeps requests away, or the rank is ejected.
         BREAKER_OPEN = Gauge "breaker_open" ["worker", "dp_rank"]
             Ranks(|s, rank| load(s, rank).map(|load| load.is_open().into()));
+        /// 1 while every request on the rank has failed, or was refused with 4xx, for ten seconds.
+        RANK_FAILING = Gauge "rank_failing" ["worker", "dp_rank"]
+            Ranks(|s, rank| load(s, rank).map(|load| load.is_failing().into()));
         /// Times that the rank was ejected: it stood still, or was far slower than its pool.
         RANK_EJECTIONS = Counter "rank_ejections_total" ["worker", "dp_rank", "reason"]
             Labelled(scrape::ejections);
@@ -313,7 +316,8 @@ catalogue! {
         /// Times that the pool's rejection window was opened.
         WINDOW_OPENINGS = Counter "window_openings_total" ["model", "leg"]
             Labelled(scrape_flow::window_openings);
-        /// Requests of the pool that end per second; left out while unknown.
+        /// Requests that end per second while the pool is full; left out until a full pool has
+        /// ended some, and after a minute with room.
         DRAIN_RATE = Gauge "drain_rate" ["model", "leg"] Labelled(scrape_flow::drain_rates);
     }
     "Replicas" {

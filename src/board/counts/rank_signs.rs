@@ -7,6 +7,7 @@ const SUSPECT: u32 = 1;
 const ALIVE: u32 = 1 << 1;
 const ANSWERS: u32 = 1 << 2;
 const AWAITED: u32 = 1 << 3;
+const SERVED: u32 = 1 << 4;
 
 /// Signs of a rank.
 #[derive(Debug, Default)]
@@ -74,6 +75,17 @@ impl RankSigns {
     #[must_use]
     pub fn take_answers(&self) -> bool {
         self.take(ANSWERS)
+    }
+
+    /// The rank has served a request after failures.
+    pub fn show_served(&self) {
+        self.give(SERVED);
+    }
+
+    /// True once after [`Self::show_served`].
+    #[must_use]
+    pub fn take_served(&self) -> bool {
+        self.take(SERVED)
     }
 
     /// Streams wait for the first byte of their body. Called repeatedly while they wait.

@@ -106,6 +106,20 @@ impl RankLoad {
         }
     }
 
+    /// Records whether every request fails on the rank. Only shown: the rank gets requests as
+    /// before, because the requests of a single caller can have that result.
+    pub fn set_failing(&self, is_failing: bool) {
+        // ordering: a hint; pairs with `is_failing`.
+        self.is_failing.store(is_failing, Ordering::Relaxed);
+    }
+
+    /// Does every request fail on the rank?
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        // ordering: a hint; pairs with `set_failing`.
+        self.is_failing.load(Ordering::Relaxed)
+    }
+
     /// Has the rank stalled, so that waiting requests should leave?
     #[must_use]
     pub fn is_stalled(&self) -> bool {

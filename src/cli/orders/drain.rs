@@ -82,7 +82,12 @@ async fn given(args: &OrderArgs, order: RotationOrder, out: &mut impl Write) -> 
     let body = serde_json::json!({ "move_streams": true });
     let path = ["workers", &args.worker, order.word()];
     let body = (order == RotationOrder::Drain { move_streams: true }).then_some(&body);
-    let mut worker = client.post(&path, body).await?;
+    let mut worker = client.post(&path, body, "name").await?;
+    if let RotationOrder::Drain { .. } = order
+        && !is_set(&worker, "draining")
+    {
+        return Err(format!("{}: the answer does not show the order", client.address()));
+    }
     if let Some(wait) = args.wait {
         if !args.json && !order.is_done(&worker) {
             line(&order.said(&worker), out)?;
@@ -105,7 +110,7 @@ async fn waited(
     let mut last = Value::Null;
     let looking = async {
         loop {
-            last = client.get(&["workers", &args.worker]).await?;
+            last = client.get(&["workers", &args.worker], "name").await?;
             if order.is_done(&last) {
                 return Ok::<(), String>(());
             }

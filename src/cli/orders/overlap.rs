@@ -50,7 +50,7 @@ impl OverlapArgs {
         let call = client.request(Method::POST, &["debug", "overlap"]);
         let call = call.query(&[("endpoint", &asked.endpoint)]);
         let call = call.header("content-type", "application/json").body(asked.body);
-        let answer = client.call(call).await?;
+        let answer = client.call(call, "ranks").await?;
         if as_json { json(&answer, out) } else { explained(&answer, out) }
     }
 

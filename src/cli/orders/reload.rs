@@ -29,7 +29,7 @@ pub(crate) fn run(args: &ReloadArgs) -> ExitCode {
 
 async fn report(args: &ReloadArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
-    match client.post(&["admin", "reload"], None).await {
+    match client.post(&["admin", "reload"], None, "applied").await {
         Ok(answer) => {
             if args.json {
                 json(&answer, out)

@@ -79,8 +79,8 @@ async fn report(
     let path = ["admin", "window"];
     let client = args.router.client()?;
     let answer = match order {
-        Some(order) => client.post(&path, Some(&order)).await?,
-        None => client.get(&path).await?,
+        Some(order) => client.post(&path, Some(&order), "pools").await?,
+        None => client.get(&path, "pools").await?,
     };
     if args.json {
         return json(&answer, out);

@@ -34,8 +34,8 @@ pub(crate) fn run(args: &WorkersArgs) -> ExitCode {
 async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> {
     let client = args.router.client()?;
     let answer = match &args.worker {
-        Some(name) => client.get(&["workers", name]).await?,
-        None => client.get(&["workers"]).await?,
+        Some(name) => client.get(&["workers", name], "name").await?,
+        None => client.get(&["workers"], "workers").await?,
     };
     if args.json {
         return json(&answer, out);

@@ -11,6 +11,7 @@ mod reload;
 mod stop;
 mod systemd;
 mod token_keys;
+mod shard_threads;
 mod watchdog;
 
 pub(super) use admin_rules::AdminRules;
@@ -22,8 +23,9 @@ pub(super) use stop::{StopOrder, StopSignal};
 
 use self::drain::Drain;
 use self::reload::ReloadSource;
+use self::shard_threads::ShardThreads;
 use self::systemd::Systemd;
-use self::watchdog::Watchdog;
+use self::watchdog::{LostShard, Watchdog};
 use super::environment::{ChangedKeys, Environment};
 use super::error::ControlError;
 use super::ports::Ports;
@@ -90,10 +92,10 @@ impl Lifecycle {
         self.handover.wait_for_next();
         self.handover.reopen();
         self.systemd.tick(now);
-        self.watchdog.observe(now, &env.ports.beats());
+        self.watchdog.observe(now, &env.ports.beats(), ShardThreads::read);
         let patience = env.config.timeouts.stall_abort;
-        if let Some(shard) = self.watchdog.lost(patience) {
-            self.fault = Some(ControlError::ShardStalled { shard, patience });
+        if let Some(LostShard { shard, cause }) = self.watchdog.lost(patience) {
+            self.fault = Some(ControlError::ShardStalled { shard, patience, cause });
             return LifecycleStep { publishes, drains: false, ends: true };
         }
         let drains = self.drain_after_fault(env);

@@ -6,6 +6,7 @@
 mod board_watch;
 mod cut_log;
 mod ejection;
+mod failing_ranks;
 mod note_reading;
 mod outliers;
 mod render_trust;
@@ -75,7 +76,7 @@ impl Reports {
             self.workers.log_new(fleet, env.config.policy.uses_overlap());
         }
         let ejections = self.board_watch.ejection.tick(env, published, reporter, now);
-        self.board_watch.outliers.log_changes(published, &env.board);
+        self.board_watch.outliers.log_changes(published, &env.board, now);
         self.make_spans(env, published, now);
         let counters = env.ports.counters();
         let sum =

@@ -1,7 +1,8 @@
-//! Ranks that fail requests which their siblings serve: logged once, with advice.
+//! Ranks that fail requests: logged once, with advice.
 
+use super::failing_ranks::FailingRanks;
 use forebay_admin::failure_help;
-use forebay_base::RankIndex;
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::{HeldFailures, LoadBoard};
 use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeSet;
@@ -14,15 +15,26 @@ const PAUSES_NAMED: u32 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Outliers {
     named: BTreeSet<RankIndex>,
+    failing: FailingRanks,
 }
 
 impl Outliers {
-    /// Logs ranks that were paused again and again, and ranks that serve again.
-    pub(super) fn log_changes(&mut self, fleet: &FleetSnapshot, board: &LoadBoard) {
+    /// Logs ranks that were paused again and again, ranks on which every request fails, and ranks
+    /// that serve again.
+    pub(super) fn log_changes(
+        &mut self,
+        fleet: &FleetSnapshot,
+        board: &LoadBoard,
+        now: NanosSinceStart,
+    ) {
         let named = &mut self.named;
         named.retain(|&rank| fleet.has(rank));
+        self.failing.retain(|rank| fleet.has(rank));
         for (index, rank, worker) in fleet.present() {
             let Some(load) = board.rank(index) else { continue };
+            if let Some(change) = self.failing.observe(index, load, now) {
+                change.log(rank, worker);
+            }
             let held = load.held();
             let dp_rank = rank.dp_rank.0;
             match held.filter(|held| held.pauses >= PAUSES_NAMED) {

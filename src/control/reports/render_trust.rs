@@ -15,9 +15,65 @@ use tracing::{info, warn};
 
 const SHAPES: usize = RequestShape::ALL.len();
 
-/// What to do about a wrong prediction.
-const HELP: &str = "compare engine version, chat template and `model_dir` of the workers, see \
-                    'Predictions that do not hold' in docs/operate/troubleshooting.md";
+/// Why KV events predict other caches than engines report, as far as the router can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MispredictionCause {
+    /// Every worker of the model: the text is wrong, or the events of all are.
+    TextOrEvents,
+    /// Some workers of the model: the router renders a text for all of them.
+    EventsOfSome,
+    /// Every worker of the model, and prompts that no template renders.
+    Events,
+}
+
+impl MispredictionCause {
+    /// `is_in`: the difference concerns this group of workers.
+    fn of(
+        fleet: &FleetSnapshot,
+        model: &Model,
+        shape: RequestShape,
+        is_in: impl Fn(usize) -> bool,
+    ) -> Self {
+        let mut groups = model.ranks.iter().filter_map(|rank| fleet.rank(*rank));
+        if !groups.all(|(rank, _)| is_in(trust_group(rank.worker))) {
+            return Self::EventsOfSome;
+        }
+        if shape == RequestShape::TokenIds { Self::Events } else { Self::TextOrEvents }
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::TextOrEvents => {
+                "the router renders the prompts unlike the engines, or follows the KV events of \
+                 other engines"
+            }
+            Self::EventsOfSome => {
+                "the router follows the KV events of other engines for these workers, or these \
+                 workers render prompts unlike the other workers"
+            }
+            Self::Events => "the router follows the KV events of other engines",
+        }
+    }
+
+    const fn help(self) -> &'static str {
+        match self {
+            Self::TextOrEvents => {
+                "compare engine version, chat template and `model_dir` of the workers, and \
+                 `kv_events` with the endpoint of each engine's --kv-events-config, see \
+                 'Predictions that do not hold' in docs/operate/troubleshooting.md"
+            }
+            Self::EventsOfSome => {
+                "compare `kv_events` of these workers with the endpoint of their \
+                 --kv-events-config, then version and flags with the other workers, see \
+                 'Predictions that do not hold' in docs/operate/troubleshooting.md"
+            }
+            Self::Events => {
+                "compare `kv_events` with the endpoint of each engine's --kv-events-config, see \
+                 'Predictions that do not hold' in docs/operate/troubleshooting.md"
+            }
+        }
+    }
+}
 
 /// Answers that match their guesses, before a warning.
 const SIGNS_LOGGED: u64 = 8;
@@ -177,15 +233,18 @@ impl JudgedShape {
         }
         let is_sure = total.get(TrustCount::GuessRight) >= SIGNS_LOGGED;
         if is_sure && !std::mem::replace(&mut self.is_more_logged, true) {
+            let is_in = |group| verdict.counts_guess(group);
+            let cause = MispredictionCause::of(fleet, model, shape, is_in);
             warn!(
                 model = &*model.name,
                 shape = shape.name(),
                 predicted_tokens = total.get(TrustCount::PredictedTokens),
                 found_tokens = total.get(TrustCount::FoundTokens),
-                workers = workers_of(fleet, model, |group| verdict.counts_guess(group)),
-                help = HELP,
+                workers = workers_of(fleet, model, is_in),
+                cause = cause.text(),
+                help = cause.help(),
                 "engines find more of these prompts in their caches than KV events predict: the \
-                 router renders the prompts unlike the engines. They go where earlier prompts went"
+                 prompts go where earlier prompts went"
             );
         }
     }
@@ -203,15 +262,18 @@ impl JudgedShape {
             return;
         }
         let total = self.judge.total();
+        let is_in = |group| verdict.share(group, WHOLE) < WHOLE;
+        let cause = MispredictionCause::of(fleet, model, shape, is_in);
         warn!(
             model = &*model.name,
             shape = shape.name(),
             predicted_tokens = total.get(TrustCount::PredictedTokens),
             found_tokens = total.get(TrustCount::FoundTokens),
-            workers = workers_of(fleet, model, |group| verdict.share(group, WHOLE) < WHOLE),
-            help = HELP,
-            "engines find less of these prompts in their caches than KV events predict: the router \
-             renders the prompts unlike the engines. Their predictions count in part"
+            workers = workers_of(fleet, model, is_in),
+            cause = cause.text(),
+            help = cause.help(),
+            "engines find less of these prompts in their caches than KV events predict: the \
+             predictions count in part"
         );
     }
 }
@@ -259,6 +321,29 @@ mod tests {
             is_bound: false,
         };
         sample.tally()
+    }
+
+    /// Each cause names the endpoint of events. The text is a cause only where a template renders
+    /// it, and comes second where other workers with the same text have none of it.
+    #[test]
+    fn the_cause_names_the_events_and_the_text_where_it_may_be_wrong() {
+        use MispredictionCause as Cause;
+        let mut fleet = test_support::three_ranks();
+        let mut second = fleet.ranks[1].clone();
+        second.worker = forebay_base::WorkerIndex(1);
+        fleet.workers.push(fleet.workers[0].clone());
+        fleet.ranks[1] = second;
+        let model = &fleet.models[0];
+        for shape in RequestShape::ALL {
+            let of_first = Cause::of(&fleet, model, shape, |group| group == 0);
+            assert_eq!(of_first, Cause::EventsOfSome, "{shape:?}");
+            let of_all = Cause::of(&fleet, model, shape, |_| true);
+            assert_eq!(of_all == Cause::Events, shape == RequestShape::TokenIds, "{shape:?}");
+        }
+        for cause in [Cause::TextOrEvents, Cause::EventsOfSome, Cause::Events] {
+            assert!(cause.text().contains("KV events of other engines"), "{cause:?}");
+            assert!(cause.help().contains("`kv_events`"), "{cause:?}");
+        }
     }
 
     #[test]

@@ -215,7 +215,10 @@ impl Control {
             let name = self.membership.fleet().name(worker).unwrap_or_default();
             self.feeds.empty(&name);
         }
-        gone.into_iter().for_each(|worker| self.reports.forget(worker));
+        for worker in gone {
+            self.reports.forget(worker);
+            self.feeds.reporter().forget(worker, self.publication.fleet());
+        }
         self.lifecycle.mark_not_joined(&not_joined);
         if let Some(change) = slow_start {
             self.publication.set_slow_start(change, self.env.clock.now());

@@ -223,12 +223,16 @@ fn configured(
         let of_rank = |list| of_rank(list, position, rank.number, &subject.url.host);
         let endpoint = of_rank(&config.kv_events)?;
         let replay = of_rank(&config.replay)?;
-        if let Some(endpoint) = endpoint {
-            let topic = config.kv_topic.clone();
-            rank.events = Some(EventAnnouncement { endpoint, replay, topic });
-        } else if let (Some(events), Some(replay)) = (&mut rank.events, replay) {
-            events.replay = Some(replay);
-        }
+        // A key replaces its own part: the engine's announced replay stays beside a configured
+        // endpoint.
+        let announced = rank.events.take();
+        let replay = replay.or_else(|| announced.as_ref()?.replay.clone());
+        rank.events = match (endpoint, announced) {
+            (Some(endpoint), _) => {
+                Some(EventAnnouncement { endpoint, replay, topic: config.kv_topic.clone() })
+            }
+            (None, announced) => announced.map(|events| EventAnnouncement { replay, ..events }),
+        };
     }
     set_models(&mut described, &config.models);
     Ok(described)

@@ -10,17 +10,12 @@ use crate::probe::Probe;
 use crate::worker_look::WorkerLook;
 use forebay_base::read_file;
 use forebay_text::chat::ChatApi;
-use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
+use forebay_zmq::{Side, SocketError, SocketKind, ZmqEndpoint, ZmqSource};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 
-/// Longest wait for a connection to an event socket.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 /// Letters, marks, digits, spaces and emoji: vocabularies differ in these.
 const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\n\tdef f(x): return x";
 
@@ -109,37 +104,51 @@ fn ships_no_template(dir: &Path) -> bool {
 
 async fn unreachable_events(description: &Description) -> Option<MissingFeature> {
     for events in description.ranks.iter().filter_map(|rank| rank.events.as_ref()) {
-        for endpoint in [Some(&events.endpoint), events.replay.as_ref()].into_iter().flatten() {
-            if let Some((place, why)) = unreachable(endpoint).await {
-                let what = format!("KV events at {place} cannot be reached: {why}");
-                let help = "open the port between router and engine, or set `kv_events`";
-                return Some(MissingFeature::new(what, help));
+        let replay = events.replay.as_ref().map(|replay| (replay, EventSocket::Replay));
+        let publisher = (&events.endpoint, EventSocket::Publisher);
+        for (endpoint, socket) in std::iter::once(publisher).chain(replay) {
+            if let Err(why) = socket.open(endpoint).await {
+                return Some(socket.fault(endpoint, &why));
             }
         }
     }
     None
 }
 
-/// The address without a listener, and the error; `None` if the engine is the connecting side.
-async fn unreachable(endpoint: &ZmqEndpoint) -> Option<(String, String)> {
-    if endpoint.side == Side::Bind {
-        return None;
+/// A socket of an engine's KV events.
+#[derive(Clone, Copy, Debug)]
+enum EventSocket {
+    Publisher,
+    Replay,
+}
+
+impl EventSocket {
+    /// Opens the socket, with its handshake. An engine that connects to the router is not looked
+    /// at.
+    async fn open(self, endpoint: &ZmqEndpoint) -> Result<(), SocketError> {
+        if endpoint.side == Side::Bind {
+            return Ok(());
+        }
+        let kind = match self {
+            Self::Publisher => SocketKind::Subscriber,
+            Self::Replay => SocketKind::Dealer,
+        };
+        ZmqSource::open(endpoint).await?.peer().await?.open(kind).await.map(drop)
     }
-    let (place, connected) = match &endpoint.place {
-        ZmqAddress::Tcp { host, port } => {
-            let connecting = TcpStream::connect((host.as_str(), *port));
-            let connected = timeout(CONNECT_TIME_MAX, connecting).await;
-            (format!("{host}:{port}"), connected.map(|connected| connected.map(drop)))
-        }
-        ZmqAddress::Ipc(path) => {
-            let connected = timeout(CONNECT_TIME_MAX, UnixStream::connect(path)).await;
-            (path.display().to_string(), connected.map(|connected| connected.map(drop)))
-        }
-    };
-    match connected {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some((place, error.to_string())),
-        Err(_) => Some((place, "no answer in 3 s".to_owned())),
+
+    fn fault(self, endpoint: &ZmqEndpoint, why: &SocketError) -> MissingFeature {
+        let (name, key, option) = match self {
+            Self::Publisher => ("KV events", "kv_events", "endpoint"),
+            Self::Replay => ("replay of KV events", "replay", "replay_endpoint"),
+        };
+        let is_other_socket = matches!(why, SocketError::NoGreeting | SocketError::Zmtp(_));
+        let help = if is_other_socket {
+            format!("set `{key}` to the `{option}` of the engine's --kv-events-config")
+        } else {
+            format!("open the port between router and engine, or set `{key}`")
+        };
+        let cannot = if is_other_socket { "cannot be read" } else { "cannot be reached" };
+        MissingFeature::new(format!("{name} at {endpoint} {cannot}: {why}"), help)
     }
 }
 

@@ -51,10 +51,9 @@ pub fn lacks(
         lacks.push(MissingFeature::new(what, events));
     } else if some(&|rank| rank.events.as_ref().is_some_and(|events| events.replay.is_none())) {
         let what = "no replay of KV events: a lost batch empties what is known of the cache";
-        lacks.push(MissingFeature::new(
-            what,
-            "add `replay_endpoint` to --kv-events-config, or set `replay`",
-        ));
+        let help = "add `replay_endpoint` to --kv-events-config; set `replay` of the worker too, \
+                    if its engine announces no events (vLLM before 0.31, SGLang before 0.5.13)";
+        lacks.push(MissingFeature::new(what, help));
     }
     lacks
 }

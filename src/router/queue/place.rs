@@ -71,7 +71,7 @@ impl PoolPace {
                 known += 1.0;
             }
         }
-        let ends_per_s = rates.per_second(pool, binder.now).unwrap_or(0.0);
+        let ends_per_s = rates.ends_per_second(pool, binder.now).unwrap_or(0.0);
         let service_ns = if ends_per_s > 0.0 { f64::from(running) / ends_per_s * 1e9 } else { 0.0 };
         Self { service_ns, tokens_per_ns: if known > 0.0 { speed / known } else { 0.0 } }
     }

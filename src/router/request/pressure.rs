@@ -284,7 +284,7 @@ impl Stages {
         let pool = fleet.pool(index)?;
         let ahead = waiting(&self.loads.board, fleet, index, pool) + 1;
         // Now, not at the next tick: in a burst of refusals the rate would be as old as the tick.
-        self.drain_rates.observe_pool(index, pool, &self.loads.board, now);
+        self.drain_rates.observe_refusal(index, pool, &self.loads.board, now);
         self.drain_rates.retry_after(index, now, ahead, &mut self.random)
     }
 }

@@ -1,6 +1,9 @@
-//! Requests of a pool that end per second: the input of `Retry-After` and of the projected wait of
-//! a new request. Owned by a single thread, which passes in the number of ended requests from time
-//! to time; never reads a clock.
+//! Requests that a full pool ends per second: the input of `Retry-After` and of the projected wait
+//! of a new request. Owned by a single thread, which passes in the number of ended requests from
+//! time to time; never reads a clock.
+//!
+//! Only time in which the pool was full counts: ends of a pool with room show the demand, and not
+//! the capacity. Until a full pool has ended requests, the rate is unknown.
 //!
 //! Several memories of different length run side by side, each without a bias towards its empty
 //! beginning. The longest memory counts, until a shorter memory contradicts it. Long memories are
@@ -17,6 +20,8 @@ const MEMORIES_S: [f64; 5] = [0.1, 0.5, 2.5, 12.0, 60.0];
 const SAMPLE_STEP: Duration = Duration::from_millis(5);
 /// Without a sample for this long, the rate is unknown.
 const SAMPLE_AGE_MAX: Duration = Duration::from_secs(5);
+/// A pool with room for this long has other requests by now: the longest memory ends.
+const ROOM_AGE_MAX: Duration = Duration::from_secs(60);
 /// Below this number of remembered ends, a memory has no rate.
 const ENDS_NEEDED: f64 = 3.0;
 /// Up to this number of remembered ends, the pool counts as idle.
@@ -39,12 +44,17 @@ const JITTER: f64 = 0.5;
 pub struct DrainRate {
     memories: [Memory; MEMORIES_S.len()],
     last: Option<EndedSample>,
+    /// Time of the last sample of a full pool.
+    full_at: NanosSinceStart,
 }
 
+/// Requests of a pool that have ended so far.
 #[derive(Clone, Copy, Debug)]
-struct EndedSample {
-    at: NanosSinceStart,
-    ended_total: u64,
+pub struct EndedSample {
+    pub at: NanosSinceStart,
+    pub ended_total: u64,
+    /// The pool has no room for a further request, or requests wait for room.
+    pub is_full: bool,
 }
 
 /// Ends and observed time, each faded by its age.
@@ -57,14 +67,24 @@ struct Memory {
 }
 
 impl DrainRate {
-    /// `ended_total` requests have ended so far. Cheap when called often; a call at least once per
-    /// second keeps the rate known. A total that fell (ranks left the pool) starts a new count.
-    pub fn observe(&mut self, now: NanosSinceStart, ended_total: u64) {
-        let sample = EndedSample { at: now, ended_total };
+    /// Cheap when called often; a call at least once per second keeps the rate known. A total that
+    /// fell (ranks left the pool) starts a new count.
+    pub fn observe(&mut self, sample: EndedSample) {
+        let EndedSample { at: now, ended_total, is_full } = sample;
         let Some(last) = self.last.filter(|last| ended_total >= last.ended_total) else {
             self.last = Some(sample);
             return;
         };
+        if is_full {
+            self.full_at = now;
+        } else if Duration::from_nanos(now.since(self.full_at)) > ROOM_AGE_MAX {
+            self.memories = Default::default();
+        }
+        // Room at either end of the period: a part of its ends may show the demand.
+        if !last.is_full || !is_full {
+            self.last = Some(sample);
+            return;
+        }
         let passed = Duration::from_nanos(now.since(last.at));
         if passed < SAMPLE_STEP {
             return;
@@ -91,10 +111,10 @@ impl DrainRate {
         }
     }
 
-    /// Other ranks make up the pool from now on: the rate stays, and the count starts at
-    /// `ended_total`.
-    pub fn rebase(&mut self, now: NanosSinceStart, ended_total: u64) {
-        self.last = Some(EndedSample { at: now, ended_total });
+    /// Other ranks make up the pool from now on: the rate stays, and the count starts at the
+    /// sample.
+    pub const fn rebase(&mut self, sample: EndedSample) {
+        self.last = Some(sample);
     }
 
     /// Ends per second; `None` while unknown: too few ends, or no recent sample.

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
+const fn sample(at_ns: u64, ended_total: u64, is_full: bool) -> EndedSample {
+    EndedSample { at: NanosSinceStart(at_ns), ended_total, is_full }
+}
+
 /// A pool with random ends at a changing rate, and an estimator that samples it from time to time.
 struct Pool {
     random: fastrand::Rng,
@@ -43,7 +47,7 @@ impl Pool {
                 self.ended += at_once;
                 next_end += gap(&mut self.random, mean_s);
             }
-            self.rate.observe(NanosSinceStart(self.now), self.ended);
+            self.rate.observe(sample(self.now, self.ended, refusing));
             look(self);
         }
     }
@@ -134,13 +138,13 @@ fn nothing_is_said_before_something_is_known() {
     let mut random = fastrand::Rng::with_seed(1);
     assert_eq!(rate.per_second(NanosSinceStart(0)), None);
     for tenth in 0..100 {
-        rate.observe(NanosSinceStart(tenth * 100 * MS), 2);
+        rate.observe(sample(tenth * 100 * MS, 2, true));
     }
     let now = NanosSinceStart(10 * SECOND);
     assert_eq!(rate.per_second(now), None, "nothing has ended meanwhile");
     assert_eq!(rate.retry_after(now, 5, &mut random), None);
     for tenth in 100..110 {
-        rate.observe(NanosSinceStart(tenth * 100 * MS), 2 + 10 * (tenth - 100));
+        rate.observe(sample(tenth * 100 * MS, 2 + 10 * (tenth - 100), true));
     }
     assert!(rate.per_second(NanosSinceStart(11 * SECOND)).is_some());
     assert_eq!(rate.per_second(NanosSinceStart(17 * SECOND)), None, "stale");
@@ -150,28 +154,66 @@ fn nothing_is_said_before_something_is_known() {
 fn an_overload_after_an_idle_hour_is_seen_within_moments() {
     let mut rate = DrainRate::default();
     for second in 0..3_600 {
-        rate.observe(NanosSinceStart(second * SECOND), 0);
+        rate.observe(sample(second * SECOND, 0, false));
     }
     // From here on one request ends every 5 ms.
     let begun = 3_600 * SECOND;
     for step in 0..60 {
-        rate.observe(NanosSinceStart(begun + step * 5 * MS), step);
+        rate.observe(sample(begun + step * 5 * MS, step, true));
     }
     let seen = rate.per_second(NanosSinceStart(begun + 300 * MS)).unwrap();
     assert!((150.0..250.0).contains(&seen), "{seen}");
+}
+
+/// A burst after an hour with room: whatever the demand of that hour was, no wait is projected
+/// until the full pool has ended requests, and then none that is far too long.
+#[test]
+fn the_demand_of_a_pool_with_room_projects_no_wait() {
+    for (seed, demand, capacity) in
+        [(1, 0.05, 2.0), (2, 1.0, 10.0), (3, 5.0, 10.0), (4, 0.5, 200.0), (5, 30.0, 40.0)]
+    {
+        let mut pool = Pool::new(seed);
+        pool.run(demand, 3_600, (1, false), |pool| {
+            assert_eq!(pool.estimate(), None, "{demand}/s with room");
+        });
+        let before = pool.ended;
+        pool.run(capacity, 20, (1, true), |pool| {
+            let ended = pool.ended - before;
+            match pool.estimate() {
+                None => assert!(ended < 10, "{demand} to {capacity}: unknown after {ended} ends"),
+                Some(rate) => assert!(
+                    ended >= 3 && rate > capacity / 3.0,
+                    "{demand} to {capacity}: {rate} after {ended} ends"
+                ),
+            }
+        });
+    }
+}
+
+/// A pool that is full now and then keeps its rate for a minute, and then forgets it.
+#[test]
+fn the_rate_of_a_full_pool_outlives_a_minute_of_room() {
+    let mut pool = Pool::new(9);
+    pool.run(100.0, 30, (1, true), |_| {});
+    pool.run(1.0, 50, (1, false), |pool| {
+        let rate = pool.estimate().unwrap();
+        assert!((80.0..125.0).contains(&rate), "{rate}: the demand is 1/s");
+    });
+    pool.run(1.0, 20, (1, false), |_| {});
+    assert_eq!(pool.estimate(), None);
 }
 
 #[test]
 fn a_pool_of_other_ranks_counts_on_from_there() {
     let mut rate = DrainRate::default();
     for tenth in 0..50 {
-        rate.observe(NanosSinceStart(tenth * 100 * MS), 10 * tenth);
+        rate.observe(sample(tenth * 100 * MS, 10 * tenth, true));
     }
     let at = |tenth: u64| NanosSinceStart(tenth * 100 * MS);
     let before = rate.per_second(at(49)).unwrap();
-    rate.observe(at(50), 3);
-    rate.rebase(at(51), 1_000_000);
-    rate.observe(at(52), 1_000_010);
+    rate.observe(sample(5_000 * MS, 3, true));
+    rate.rebase(sample(5_100 * MS, 1_000_000, true));
+    rate.observe(sample(5_200 * MS, 1_000_010, true));
     let after = rate.per_second(at(52)).unwrap();
     assert!((before - 100.0).abs() < 1.0 && (after - 100.0).abs() < 1.0, "{before}, {after}");
 }
@@ -180,7 +222,7 @@ fn a_pool_of_other_ranks_counts_on_from_there() {
 fn clients_come_back_spread_and_within_a_minute() {
     let mut rate = DrainRate::default();
     for tenth in 0..50 {
-        rate.observe(NanosSinceStart(tenth * 100 * MS), 10 * tenth);
+        rate.observe(sample(tenth * 100 * MS, 10 * tenth, true));
     }
     let now = NanosSinceStart(5 * SECOND);
     let mut random = fastrand::Rng::with_seed(1);
@@ -208,7 +250,7 @@ proptest! {
         let mut random = fastrand::Rng::with_seed(1);
         for (step, ended) in samples {
             now += step;
-            rate.observe(NanosSinceStart(now), u64::from(ended));
+            rate.observe(sample(now, u64::from(ended), true));
             let at = NanosSinceStart(now);
             let known = rate.per_second(at);
             prop_assert!(known.is_none_or(|rate| rate.is_finite() && rate > 0.0));
@@ -225,7 +267,7 @@ proptest! {
         let steps = 20_000 / step_ms;
         for step in 0..=steps {
             let now = step * step_ms;
-            rate.observe(NanosSinceStart(now * MS), now * per_second / 1_000);
+            rate.observe(sample(now * MS, now * per_second / 1_000, true));
         }
         let seen = rate.per_second(NanosSinceStart(steps * step_ms * MS)).unwrap();
         let wanted = per_second as f64;

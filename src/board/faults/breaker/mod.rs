@@ -255,8 +255,9 @@ impl RankLoad {
 
     #[cold]
     fn count_success(&self, requester: Requester) {
-        let witness = self.witness();
-        if self.failures() != 0 && !witness.model.covers(Tag::of_model(requester.model)) {
+        self.signs().show_served();
+        let model = Tag::of_model(requester.model);
+        if self.failures() != 0 && !self.witness().model.covers(model) {
             return self.answered();
         }
         // A success after a flood of failures counts as much as a success after a few failures.
@@ -426,8 +427,7 @@ impl RankLoad {
         is_paused
     }
 
-    /// The trial ended without an outcome: the client left, or the request was to blame. The next
-    /// request may try. Only the request that has claimed the trial calls this.
+    /// The trial ended without an outcome: the next request may try. Only the claimant calls this.
     pub fn trial_abandoned(&self) {
         // ordering: pairs with the swap in `claim`.
         self.trial.store(false, Ordering::Relaxed);

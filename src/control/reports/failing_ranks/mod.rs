@@ -1,0 +1,141 @@
+//! Ranks on which every request fails: the log has a line, and the load board a mark for `/readyz`,
+//! `/workers` and the metrics. The breaker compares a rank with its siblings, so it stays closed
+//! where all engines fail, or where a single caller is refused. The mark keeps no request away.
+//!
+//! | condition of the mark | reason |
+//! |---|---|
+//! | [`FAILURES_MIN`] failures over [`FAILING_AFTER`] | a wrong request proves nothing |
+//! | no success meanwhile, and no request runs | a caller with wrong requests has company |
+//! | several callers, or a status of a whole engine | a caller repeats its faults |
+//!
+//! A success ends the mark, and so does [`CALM`] without a further failure.
+
+use forebay_admin::{failure_help, is_callers_fault};
+use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_board::{HeldFailures, RankLoad};
+use forebay_fleet::worker::{Rank, Worker};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tracing::{info, warn};
+
+/// Failures without a success between them.
+const FAILURES_MIN: u32 = 4;
+/// Time from the first to the last failure.
+const FAILING_AFTER: Duration = Duration::from_secs(10);
+/// A rank without a failure for so long has no requests, or serves them.
+const CALM: Duration = Duration::from_secs(300);
+
+/// Failures of each rank since its last success.
+#[derive(Debug, Default)]
+pub(super) struct FailingRanks {
+    ranks: BTreeMap<RankIndex, FailureRun>,
+}
+
+/// Failures in a row of a rank.
+#[derive(Clone, Copy, Debug)]
+struct FailureRun {
+    first: NanosSinceStart,
+    last: NanosSinceStart,
+    /// Weights of these failures.
+    failures: u32,
+    /// Score of the rank at the last look.
+    score: u32,
+    is_marked: bool,
+}
+
+/// Change of the mark of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MarkChange {
+    Set(HeldFailures),
+    Ended,
+}
+
+impl FailingRanks {
+    /// Forgets ranks that left.
+    pub(super) fn retain(&mut self, has: impl Fn(RankIndex) -> bool) {
+        self.ranks.retain(|&rank, _| has(rank));
+    }
+
+    /// Marks the rank on the load board, or ends its mark. Called at each tick.
+    pub(super) fn observe(
+        &mut self,
+        rank: RankIndex,
+        load: &RankLoad,
+        now: NanosSinceStart,
+    ) -> Option<MarkChange> {
+        let before = self.ranks.remove(&rank);
+        let was_marked = before.is_some_and(|run| run.is_marked);
+        let held = load.held().filter(|held| held.score > 0);
+        let run = held.map(|held| FailureRun::continued(before, held, load, now));
+        let is_marked = run.is_some_and(|run| run.is_marked);
+        // Written on a change alone: shards share the cache line.
+        if is_marked != load.is_failing() {
+            load.set_failing(is_marked);
+        }
+        if let Some(run) = run {
+            self.ranks.insert(rank, run);
+        }
+        match (was_marked, is_marked, held) {
+            (false, true, Some(held)) => Some(MarkChange::Set(held)),
+            (true, false, _) => Some(MarkChange::Ended),
+            _ => None,
+        }
+    }
+}
+
+impl FailureRun {
+    /// The run of failures after a look at the rank. A success or a calm begins a new run.
+    fn continued(
+        before: Option<Self>,
+        held: HeldFailures,
+        load: &RankLoad,
+        now: NanosSinceStart,
+    ) -> Self {
+        let has_served = load.signs().take_served();
+        // A score that a success has left over is of failures before it.
+        let score = before.map_or(0, |run| if has_served { held.score } else { run.score });
+        let new = Self { first: now, last: now, failures: 0, score, is_marked: false };
+        let goes_on = |run: &Self| !has_served && now < run.last.plus(CALM);
+        let mut run = before.filter(goes_on).unwrap_or(new);
+        // A failure of another caller or model lowers the score of many failures.
+        if held.score != run.score {
+            let added = held.score.saturating_sub(run.score).max(1);
+            run.first = if run.failures == 0 { now } else { run.first };
+            run.last = now;
+            run.failures = run.failures.saturating_add(added);
+            run.score = held.score;
+        }
+        let is_proven = !held.is_one_caller || !is_callers_fault(held.status);
+        run.is_marked |= run.failures >= FAILURES_MIN
+            && is_proven
+            && run.last >= run.first.plus(FAILING_AFTER)
+            && load.in_flight() == 0;
+        run
+    }
+}
+
+impl MarkChange {
+    pub(super) fn log(self, rank: &Rank, worker: &Worker) {
+        let dp_rank = rank.dp_rank.0;
+        let worker_name = &*worker.name;
+        match self {
+            Self::Set(held) => {
+                let HeldFailures { status, is_one_caller, .. } = held;
+                warn!(
+                    worker = worker_name,
+                    dp_rank,
+                    status,
+                    callers = if is_one_caller { "one" } else { "several" },
+                    help = failure_help(status, worker.api_key.is_some()),
+                    "every request fails on the rank; it gets requests as before"
+                );
+            }
+            Self::Ended => {
+                info!(worker = worker_name, dp_rank, "requests fail on the rank no more");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
