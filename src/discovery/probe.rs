@@ -11,7 +11,7 @@ use super::model_text::{FoundText, ModelTexts};
 use super::names::followed_name::FollowedName;
 use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
-use super::trouble_help::{has_answered, trouble_help};
+use super::trouble_help::trouble_help;
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -464,12 +464,10 @@ impl Probe {
     async fn unreachable(&self, reached: &mut HealthCounts, error: &str) {
         let worker = self.worker();
         let is_first = !std::mem::replace(&mut reached.complained, true);
-        let help = trouble_help(error);
         if !is_first && !reached.may_log_again(error) {
-            debug!(worker, error, "worker still not usable");
-        } else if has_answered(error) {
-            warn!(worker, error, help, "worker not usable: it answers, and takes no traffic");
+            debug!(worker, error, "worker still not reached");
         } else {
+            let help = trouble_help(error);
             warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;

@@ -28,7 +28,7 @@ impl RowState {
             Self::Draining => "- draining",
             Self::Busy => "! refuses",
             Self::Breaker => "! paused",
-            Self::Unknown => "? not usable",
+            Self::Unknown => "? not reached",
             Self::Down => "x down",
         }
     }

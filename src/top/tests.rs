@@ -63,7 +63,7 @@ fn a_frame_says_what_the_snapshots_say() {
     assert!(app.has_rates());
 }
 
-/// M2: a worker that was never up, reached or not, has no rank, and `--once` cuts no concern.
+/// M2: a worker that was never reached has no rank, and `--once` cuts no concern.
 #[test]
 fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     let at = |uptime_ms: u64, refused: u64| {
@@ -78,7 +78,7 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     };
     let frame = text(&app(&[at(10_000, 0), at(11_000, 30)]), 130);
     let row = frame.lines().find(|line| line.contains("lost")).expect(&frame);
-    assert!(row.contains(" - ") && row.contains("not usable"), "{row}");
+    assert!(row.contains(" - ") && row.contains("not reached"), "{row}");
     assert!(frame.contains("3 ranks"), "{frame}");
     let head = frame.lines().next().unwrap();
     let wanted = "DEGRADED: 75% of requests refused; a long concern";

@@ -15,7 +15,7 @@ const STATES = {
   breaker: ["⊘", "paused", 4],
   registering: ["…", "registering", 2],
   draining: ["◐", "draining", 3],
-  unknown: ["?", "not usable", 4],
+  unknown: ["?", "not reached", 4],
   down: ["✕", "down", 5],
 };
 

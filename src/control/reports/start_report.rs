@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{Listing, MissingFeature, has_answered, lacks, trouble_help};
+use forebay_discovery::{Listing, MissingFeature, lacks};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -69,9 +69,11 @@ struct ReportLine {
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<MissingFeature, Vec<&str>>::new();
-    for FoundWorker { name, description, trouble, texts, places } in workers {
+    for FoundWorker { name, description, texts, places } in workers {
         let Some(description) = description else {
-            missing.entry(undescribed(trouble)).or_default().push(name);
+            let what = "not reached yet: it takes no traffic".to_owned();
+            let help = "start it; `forebay doctor` says more".to_owned();
+            missing.entry(MissingFeature { what, help }).or_default().push(name);
             continue;
         };
         // Another server than an engine: its kind and its limit are the defaults, and not found.
@@ -110,18 +112,6 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
     lines
 }
 
-/// Fault of a worker without a description.
-fn undescribed(trouble: Option<&str>) -> MissingFeature {
-    let (state, help) = match trouble {
-        Some(reason) if has_answered(reason) => {
-            ("answers, and is not usable", trouble_help(reason))
-        }
-        Some(reason) => ("not reached yet", trouble_help(reason)),
-        None => ("not reached yet", "`forebay doctor` says more"),
-    };
-    MissingFeature { what: format!("{state}: it takes no traffic"), help: help.to_owned() }
-}
-
 fn some_of(names: &[&str]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMES_MAX).copied().collect();
     match names.len().saturating_sub(NAMES_MAX) {
@@ -153,7 +143,6 @@ mod tests {
         let found = workers.iter().map(|(name, description)| FoundWorker {
             name,
             description: description.as_ref(),
-            trouble: None,
             texts: &texts,
             places: PlacesLimit { places_max: 32, source: LimitSource::Declared },
         });
@@ -171,16 +160,6 @@ mod tests {
         assert_eq!(report[0].found, "vLLM, any model, 1 rank, limit 32 (declared)");
         assert!(report[1].found.contains("no KV events") && report[1].help.is_some(), "{report:?}");
         assert_eq!(lines(&fleet, false).len(), 1, "other policies need none");
-    }
-
-    /// A worker that refuses the key runs: the advice is about the key.
-    #[test]
-    fn a_worker_that_answers_is_not_to_be_started() {
-        let refused = undescribed(Some("it refuses the question (401): set `api_key`"));
-        assert!(refused.what.starts_with("answers") && refused.help.contains("`api_key_file`"));
-        let dead = undescribed(Some("/v1/models: Connection refused (os error 111)"));
-        assert!(dead.what.starts_with("not reached") && dead.help.contains("start it"));
-        assert!(!undescribed(None).help.contains("start it"), "its reason is not known");
     }
 
     #[test]
