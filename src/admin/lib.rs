@@ -48,5 +48,5 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SpanFigures, WorkerSources,
+    SnapshotFigures, SpanFigures, WorkerSources, WorkerTrouble,
 };

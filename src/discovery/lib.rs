@@ -47,4 +47,4 @@ pub use names::srv_message::{
 pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use reports::load_tasks::LoadTasks;
 pub use signs::SignsOfLife;
-pub use trouble_help::trouble_help;
+pub use trouble_help::{is_answer, trouble_help};

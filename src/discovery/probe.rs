@@ -11,7 +11,7 @@ use super::model_text::{FoundText, ModelTexts};
 use super::names::followed_name::FollowedName;
 use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
-use super::trouble_help::trouble_help;
+use super::trouble_help::{is_answer, trouble_help};
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -465,10 +465,11 @@ impl Probe {
         let worker = self.worker();
         let is_first = !std::mem::replace(&mut reached.complained, true);
         if !is_first && !reached.may_log_again(error) {
-            debug!(worker, error, "worker still not reached");
+            debug!(worker, error, "worker still not usable");
         } else {
             let help = trouble_help(error);
-            warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
+            let what = if is_answer(error) { "not usable" } else { "not reached" };
+            warn!(worker, error, help, "worker {what}: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;
     }

@@ -1,6 +1,7 @@
 //! A snapshot of the live stream, as far as the terminal shows it. Missing members are empty: the
 //! router may be another version.
 
+use crate::clean::clean;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -100,6 +101,21 @@ pub(crate) struct WorkerReasons {
     pub(crate) waits_for: Option<String>,
     /// Why the worker is not up.
     pub(crate) error: Option<String>,
+    /// What to do about the error.
+    pub(crate) help: Option<String>,
+    /// A server answers at the worker's address, and is not usable.
+    pub(crate) answers: Option<bool>,
+}
+
+impl WorkerReasons {
+    /// The error with the help, without control characters.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        let error = clean(self.error.as_deref()?);
+        Some(match &self.help {
+            Some(help) => format!("{error}; {}", clean(help)),
+            None => error,
+        })
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -85,6 +85,41 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
 }
 
+/// M1: each rank that takes no requests has its reason in the frame, whole with `--once`.
+#[test]
+fn each_rank_that_is_not_up_has_its_reason() {
+    let mut snapshot = snapshot(4, 10_000);
+    let long = format!("/health: status 503{}", " and more".repeat(20));
+    let workers = &mut snapshot["whole"]["workers"];
+    workers[1]["state"] = json!("down");
+    workers[1]["error"] = json!(long);
+    workers[1]["help"] = json!("read the log of the engine");
+    workers[2]["state"] = json!("unknown");
+    workers[2]["answers"] = json!(true);
+    workers[2]["error"] = json!("it refuses the question (401)");
+    workers[2]["help"] = json!("set `api_key_file`");
+    workers[3]["waits_for"] = json!("its registry");
+    snapshot["ranks"]["breaker_open"] = json!([1, 0, 0, 0]);
+    let paused = "paused: requests failed with status 500";
+    snapshot["ranks"]["fault"] = json!([paused, null, null, null]);
+    let app = app(&[snapshot]);
+    for width in [20, 80, 200] {
+        let frame = text(&app, width);
+        for (name, why) in [
+            ("gpu0", paused.to_owned()),
+            ("gpu1", format!("{long}; read the log of the engine")),
+            ("gpu2", "it refuses the question (401); set `api_key_file`".to_owned()),
+            ("gpu3", "its registry".to_owned()),
+        ] {
+            let row = frame.lines().find(|line| line.get(1..5) == Some(name)).expect(&frame);
+            assert!(row.ends_with(&why), "{row}");
+        }
+        assert!(frame.lines().nth(2).unwrap().ends_with("why"), "{frame}");
+    }
+    let frame = text(&app, 100);
+    assert!(frame.contains("! not usable") && !frame.contains("not reached"), "{frame}");
+}
+
 #[test]
 fn rows_are_sorted_reversed_and_filtered_by_keys() {
     let mut app = app(&[snapshot(300, 1_000)]);
