@@ -468,8 +468,9 @@ impl Probe {
             debug!(worker, error, "worker still not usable");
         } else {
             let help = trouble_help(error);
-            let what = if is_answer(error) { "not usable" } else { "not reached" };
-            warn!(worker, error, help, "worker {what}: it takes no traffic; trying on");
+            let is_answer = is_answer(error);
+            let what = if is_answer { "worker not usable" } else { "worker not reached" };
+            warn!(worker, error, help, "{what}: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;
     }
