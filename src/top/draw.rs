@@ -94,7 +94,7 @@ impl App {
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
         let Condition { reasons, concerns } = &view.condition;
-        let refused = view.figures.refused_share().filter(|share| *share > 0.0);
+        let refused = view.figures.short_share().filter(|share| *share > 0.0);
         let refused = refused.map(|share| format!("{} of requests refused", percent(Some(share))));
         let concerns: Vec<_> = refused.iter().chain(concerns).map(String::as_str).collect();
         let ready = match (reasons.as_slice(), concerns.as_slice()) {

@@ -40,6 +40,8 @@ pub(crate) struct SnapshotCounts {
     pub(crate) totals: BTreeMap<String, f64>,
     pub(crate) requests_total: BTreeMap<String, f64>,
     pub(crate) rejected_total: BTreeMap<String, f64>,
+    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
+    pub(crate) shortage_total: BTreeMap<String, f64>,
     pub(crate) stage_seconds: StageSeconds,
     pub(crate) stalled: Vec<bool>,
     /// Requests by result, for each tenant.

@@ -74,6 +74,7 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
         snapshot["concerns"] = json!(["a long concern ".repeat(20)]);
         snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
         snapshot["rejected_total"] = json!({ "rejected-window": refused });
+        snapshot["shortage_total"] = snapshot["rejected_total"].clone();
         snapshot
     };
     let frame = text(&app(&[at(10_000, 0), at(11_000, 30)]), 130);
@@ -271,6 +272,22 @@ fn the_history_gives_rates_to_the_first_frame() {
     let app = app(&[first]);
     assert!(text(&app, 150).contains("10.0 answered/s"), "{}", text(&app, 150));
     assert!(!app.has_rates(), "ranks have no history");
+}
+
+/// M2: a quota is the tenant's state.
+#[test]
+fn a_tenant_over_its_quota_leaves_the_router_ready() {
+    let at = |uptime_ms: u64, refused: u64| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["rejected_total"] = json!({ "rejected-tokens-per-minute": refused });
+        snapshot["shortage_total"] = json!({});
+        let noisy = json!({"answered": 9, "refused": refused, "failed": 0, "left": 0});
+        snapshot["tenants"] = json!({ "noisy": noisy });
+        snapshot
+    };
+    let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
+    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    assert!(frame.contains("noisy 0/s 5.0 refused/s"), "{frame}");
 }
 
 #[test]
