@@ -21,6 +21,7 @@ mod model_text;
 mod trouble_help;
 mod probe;
 mod health_counts;
+mod last_description;
 mod signs;
 mod worker_look;
 #[cfg(any(test, feature = "test_support"))]
