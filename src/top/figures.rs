@@ -107,8 +107,8 @@ impl RecentSnapshots {
             generation: snapshot.generation,
             requests: KeptRequests {
                 answered: snapshot.counts.requests_total.values().sum(),
-                refused: snapshot.counts.rejected_total.values().sum(),
-                short: snapshot.counts.shortage_total.values().sum(),
+                refused: snapshot.counts.refusals.rejected_total.values().sum(),
+                short: snapshot.counts.refusals.shortage_total.values().sum(),
                 tenants: snapshot.counts.tenants.clone(),
             },
             overlap_bytes: total("overlap_bytes_total"),

@@ -39,9 +39,8 @@ pub(crate) struct SnapshotCounts {
     pub(crate) router_id: String,
     pub(crate) totals: BTreeMap<String, f64>,
     pub(crate) requests_total: BTreeMap<String, f64>,
-    pub(crate) rejected_total: BTreeMap<String, f64>,
-    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
-    pub(crate) shortage_total: BTreeMap<String, f64>,
+    #[serde(flatten)]
+    pub(crate) refusals: RefusalCounts,
     pub(crate) stage_seconds: StageSeconds,
     pub(crate) stalled: Vec<bool>,
     /// Requests by result, for each tenant.
@@ -49,6 +48,15 @@ pub(crate) struct SnapshotCounts {
     /// Snapshots of the last minute with only the figures of the whole router, oldest first. The
     /// first snapshot of a stream has them.
     pub(crate) history: Vec<Snapshot>,
+}
+
+/// Refusals of requests by reason.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefusalCounts {
+    pub(crate) rejected_total: BTreeMap<String, f64>,
+    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
+    pub(crate) shortage_total: BTreeMap<String, f64>,
 }
 
 /// Requests of a tenant since the start.

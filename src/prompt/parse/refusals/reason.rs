@@ -165,8 +165,8 @@ impl Reason {
         self as usize
     }
 
-    /// True if the router or its workers lack room, time or health. False: the fault of the request,
-    /// of its caller, or of a tenant past a limit of its own.
+    /// True if the router or its workers lack room, time or health. False: the fault of the
+    /// request, of its caller, or of a tenant past a limit of its own.
     #[must_use]
     pub const fn is_shortage(self) -> bool {
         match self {
