@@ -1,7 +1,7 @@
 //! Frames: the state as terminal cells, and as text.
 
 use crate::app::{App, Mode, StreamLink};
-use crate::column::{COLUMNS, Column, NAME_WIDTHS, fitting};
+use crate::column::{COLUMNS, Column, NAME_WIDTHS, STATE_COLUMN, fitting};
 use crate::figures::{TenantRates, count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
 use crate::snapshot::Condition;
@@ -190,15 +190,17 @@ impl App {
         columns.collect()
     }
 
-    /// Lines of the shown ranks. The reason stands at the end of its line, which is then longer
-    /// than the width.
+    /// Lines of the shown ranks. The reason stands at the end of its line, which may then be longer
+    /// than the width. A rank that is out of use has no load: the reason takes that place.
     fn row_lines(&self, width: u16) -> Vec<String> {
         let shown = self.shown();
         let selected = self.selected(&shown);
         let columns = self.columns(width);
         let line = |(place, row): (usize, &&RankRow)| {
+            let is_out = row.is_out_of_use() && row.why().is_some();
             let cells = columns
                 .iter()
+                .filter(|(index, ..)| !is_out || *index <= STATE_COLUMN)
                 .map(|(_, column, width)| cell(&(column.text)(row), *width, column.is_right));
             let mark = if place == selected { ">" } else { " " };
             let why = row.why().map(|why| format!(" {why}")).unwrap_or_default();

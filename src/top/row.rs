@@ -88,6 +88,12 @@ impl RankRow {
         (self.names.worker.clone(), self.names.dp_rank)
     }
 
+    /// True if the rank gets no requests, and has none left.
+    pub(crate) fn is_out_of_use(&self) -> bool {
+        let is_out = matches!(self.state, RowState::Unusable | RowState::Unknown | RowState::Down);
+        is_out && self.load.in_flight.is_none_or(|count| count <= 0.0)
+    }
+
     /// Why the rank takes no requests, or requests fail there.
     pub(crate) fn why(&self) -> Option<&str> {
         self.error.as_deref().or(self.waits_for.as_deref())

@@ -101,6 +101,7 @@ fn each_rank_that_is_not_up_has_its_reason() {
     workers[2]["help"] = json!("set `api_key_file`");
     workers[3]["waits_for"] = json!("its registry");
     snapshot["ranks"]["breaker_open"] = json!([1, 0, 0, 0]);
+    snapshot["ranks"]["in_flight"] = json!([3, 0, 0, 3]);
     let paused = "paused: requests failed with status 500";
     snapshot["ranks"]["fault"] = json!([paused, null, null, null]);
     let app = app(&[snapshot]);
@@ -118,6 +119,7 @@ fn each_rank_that_is_not_up_has_its_reason() {
         assert!(frame.lines().nth(2).unwrap().ends_with("why"), "{frame}");
     }
     let frame = text(&app, 100);
+    assert!(frame.contains("x down         /health: status 503"), "no load: {frame}");
     assert!(frame.contains("! not usable") && !frame.contains("not reached"), "{frame}");
 }
 

@@ -179,7 +179,7 @@ export class Fleet {
     cells.forEach((cell, place) => {
       const x = (place % perLine) * (wide + gap);
       const y = Math.floor(place / perLine) * (high + gap);
-      const glyph = { down: "×", unknown: "?", draining: "–", breaker: "!", busy: "!" };
+      const glyph = { down: "×", unusable: "!", unknown: "?", draining: "–", breaker: "!", busy: "!" };
       const isUp = !glyph[cell.state];
       const isDrained = cell.state === "draining";
       draw.fillStyle = color(isUp ? "--track" : isDrained ? "--warn-soft" : "--bad-soft");
