@@ -5,9 +5,10 @@
 //! workers. Limits: [`LOG_LINES_MAX`], [`LOG_BYTES_MAX`],
 //! [`forebay_base::limits::LOG_ALIKE_LINES_MAX`].
 
-use crate::worker_lines::WorkerLines;
+use crate::worker_lines::{LineSum, WorkerLines};
 use forebay_base::Clock;
 use forebay_base::limits::{LOG_BYTES_MAX, LOG_FLUSH_TIME_MAX, LOG_LINES_MAX};
+use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,6 +24,13 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 const FLUSH_PAUSE: Duration = Duration::from_millis(2);
 
 static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// True on the thread that writes the log.
+    static IS_WRITER: Cell<bool> = const { Cell::new(false) };
+    /// Lines that the writer itself logs. The queue may be full, and only the writer empties it.
+    static OWN_LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Lines dropped since start; exported as `forebay_log_dropped_total`.
 #[must_use]
@@ -72,6 +80,10 @@ impl LogQueue {
     }
 
     fn hand_in(&self, line: &[u8]) {
+        if IS_WRITER.get() {
+            OWN_LINES.with_borrow_mut(|own| own.extend_from_slice(line));
+            return;
+        }
         // ordering: Relaxed; only a bound. Pairs with `fetch_sub` of the writer and of the error
         // path below.
         let pending = self.state.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
@@ -133,6 +145,7 @@ struct TakenLines {
 
 impl<W: Write> Writer<W> {
     fn run(mut self, lines: &Receiver<Vec<u8>>, state: &QueueState) {
+        IS_WRITER.set(true);
         let mut batch = Vec::new();
         loop {
             batch.clear();
@@ -140,16 +153,16 @@ impl<W: Write> Writer<W> {
             let taken = self.take(lines, &mut batch);
             // ordering: Relaxed; the Release below publishes the sum.
             state.pending_bytes.fetch_add(self.of_workers.held_count() - held, Ordering::Relaxed);
-            if !batch.is_empty() {
-                self.write(&batch);
-            }
-            if taken.bytes > 0 {
-                // ordering: Release; pairs with the Acquire of `flush_all`.
-                state.pending_bytes.fetch_sub(taken.bytes, Ordering::Release);
+            if !batch.is_empty() && self.write(&batch) {
+                self.log_dropped();
             }
             // ordering: Acquire; pairs with the Release of `flush_all`.
             let all = taken.is_end || state.is_flushing.load(Ordering::Acquire);
             self.log_sums(state, all);
+            if taken.bytes > 0 {
+                // ordering: Release; pairs with the Acquire of `flush_all`.
+                state.pending_bytes.fetch_sub(taken.bytes, Ordering::Release);
+            }
             if taken.bytes > 0 {
                 continue;
             }
@@ -165,11 +178,12 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Takes lines into a batch. Lines that are held back are taken too.
+    /// Takes lines into a batch. Lines that are held back are taken too, and count: a flood of them
+    /// ends the batch, so that its bytes are free again and sums are written in time.
     fn take(&mut self, lines: &Receiver<Vec<u8>>, batch: &mut Vec<u8>) -> TakenLines {
         let now = self.clock.now();
         let mut taken = TakenLines { bytes: 0, is_end: false };
-        while batch.len() < BATCH_BYTES {
+        while taken.bytes < BATCH_BYTES {
             match lines.try_recv() {
                 Ok(line) => {
                     taken.bytes += line.len();
@@ -188,17 +202,37 @@ impl<W: Write> Writer<W> {
         taken
     }
 
-    /// Enqueues the sums that are due, as lines of the log.
+    /// Writes the sums that are due, and further lines of this thread, past the queue.
     fn log_sums(&mut self, state: &QueueState, all: bool) {
-        for sum in self.of_workers.take_due(self.clock.now(), all) {
-            sum.log();
-            // ordering: Release; pairs with the Acquire of `flush_all`. The line of the sum is
-            // pending by now.
-            state.pending_bytes.fetch_sub(1, Ordering::Release);
+        let due = self.of_workers.take_due(self.clock.now(), all);
+        due.iter().for_each(LineSum::log);
+        let own = OWN_LINES.take();
+        if !own.is_empty() {
+            let torn = if self.is_torn { &b"\n"[..] } else { b"" };
+            if !self.write(&[torn, &own].concat()) {
+                // A sum stands for lines that are lost with it.
+                count_dropped(due.iter().map(LineSum::lines).sum());
+            }
+        }
+        // ordering: Release; pairs with the Acquire of `flush_all`. The sums are written or lost.
+        state.pending_bytes.fetch_sub(due.len(), Ordering::Release);
+    }
+
+    /// Reports lines that were dropped since the last report.
+    fn log_dropped(&mut self) {
+        let dropped = dropped_lines_count();
+        if dropped > self.reported {
+            let lines = dropped - self.reported;
+            self.reported = dropped;
+            tracing::warn!(
+                lines,
+                "lines of the log were dropped: standard error did not take them in time"
+            );
         }
     }
 
-    fn write(&mut self, batch: &[u8]) {
+    /// True if all is written.
+    fn write(&mut self, batch: &[u8]) -> bool {
         let mut rest = batch;
         while !rest.is_empty() {
             match self.out.write(rest) {
@@ -216,15 +250,7 @@ impl<W: Write> Writer<W> {
             self.is_torn = batch.get(written - 1) != Some(&b'\n');
         }
         count_dropped(memchr::memchr_iter(b'\n', rest).count());
-        let dropped = dropped_lines_count();
-        if rest.is_empty() && dropped > self.reported {
-            let lines = dropped - self.reported;
-            self.reported = dropped;
-            tracing::warn!(
-                lines,
-                "lines of the log were dropped: standard error did not take them in time"
-            );
-        }
+        rest.is_empty()
     }
 }
 
@@ -256,6 +282,59 @@ mod tests {
         let (step, steps) = channel();
         let (seen, written) = channel();
         (LogQueue::start(Script { steps, seen }).unwrap(), step, written)
+    }
+
+    /// A writer whose queue is full, and the queue.
+    fn full_queue() -> (Writer<Vec<u8>>, LogQueue, Receiver<Vec<u8>>) {
+        let (lines, handed_in) = sync_channel(1);
+        lines.try_send(b"full\n".to_vec()).unwrap();
+        let writer = Writer {
+            out: Vec::new(),
+            is_torn: false,
+            reported: dropped_lines_count(),
+            of_workers: WorkerLines::default(),
+            clock: Clock::start(),
+        };
+        let queue = LogQueue { lines, state: Arc::default(), writer: thread::current() };
+        (writer, queue, handed_in)
+    }
+
+    fn worker_line() -> Vec<u8> {
+        b"\x01WARN\x1fplace\x1fgpu\x1frefused\x1fworker is down\x02the line\n".to_vec()
+    }
+
+    /// M1: the sum stands for many lines, so a full queue must not cost it.
+    #[test]
+    fn a_sum_is_written_though_the_queue_is_full() {
+        let (mut writer, queue, _handed_in) = full_queue();
+        IS_WRITER.set(true);
+        let now = writer.clock.now();
+        let admitted = (0..50).filter(|_| writer.of_workers.admit(&worker_line(), now).is_some());
+        let admitted = admitted.count();
+        let state = QueueState::default();
+        state.pending_bytes.store(1, Ordering::Relaxed);
+        let to_queue = queue.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || to_queue.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || writer.log_sums(&state, true));
+        IS_WRITER.set(false);
+        let out = String::from_utf8(writer.out).unwrap();
+        let wanted = format!("{} more lines: worker is down", 50 - admitted);
+        assert!(out.contains(&wanted), "{out}");
+        assert_eq!(state.pending_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// A flood of lines that are held back fills no batch, and must end it all the same.
+    #[test]
+    fn a_flood_of_held_lines_ends_a_batch() {
+        let (mut writer, _, _) = full_queue();
+        let line = worker_line();
+        let count = 3 * BATCH_BYTES / line.len();
+        let (lines, handed_in) = sync_channel(count);
+        (0..count).for_each(|_| lines.try_send(line.clone()).unwrap());
+        let mut batch = Vec::new();
+        let taken = writer.take(&handed_in, &mut batch);
+        assert!((BATCH_BYTES..2 * BATCH_BYTES).contains(&taken.bytes), "{}", taken.bytes);
+        assert!(batch.len() < BATCH_BYTES, "most lines are held back");
     }
 
     /// The count is the process's: tests of this file look at it, so they run one after the other.

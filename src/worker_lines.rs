@@ -179,6 +179,11 @@ impl WorkerLines {
 }
 
 impl LineSum {
+    /// Lines that are held back.
+    pub(crate) fn lines(&self) -> usize {
+        usize::try_from(self.lines).unwrap_or(usize::MAX)
+    }
+
     fn add(&mut self, mark: LineMark) {
         self.lines += 1;
         if self.workers.len() < WORKERS_MAX {

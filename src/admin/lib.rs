@@ -31,7 +31,9 @@ pub use calls::rank_faults::{failure_help, is_callers_fault};
 pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
-pub use calls::windows::{UnknownModel, WindowRequest, list as list_windows, openers, pool_name};
+pub use calls::windows::{
+    UnknownModel, WindowRequest, list as list_windows, openers, pool_name, window_cause,
+};
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
 pub use client_port::{ClientCallers, ClientPortConnector, client_port};
@@ -48,5 +50,5 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SpanFigures, WorkerSources,
+    SnapshotFigures, SpanFigures, WorkerSources, WorkerTrouble,
 };

@@ -30,7 +30,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// Pause after `accept` failed: other connections may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -199,7 +199,9 @@ async fn serve_port(listener: AdminListener, router: Router) {
     loop {
         match listener.accept().await {
             Ok((caller, name)) => {
-                has_failed = false;
+                if std::mem::take(&mut has_failed) {
+                    info!("the admin API accepts connections again");
+                }
                 make_room(&mut open);
                 let open_calls = Calls::none(name);
                 let router = router.clone();

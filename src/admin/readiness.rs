@@ -4,9 +4,11 @@ use crate::calls::rank_faults::{RankTrouble, feed_fault};
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::{LoadBoard, Windows};
-use forebay_fleet::worker::{FleetSnapshot, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, WorkerState, pools};
+use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Whether the router serves, and how well.
@@ -14,7 +16,7 @@ use std::time::Duration;
 pub struct RouterReadiness {
     /// Why the router serves no requests; empty if it does.
     pub reasons: Vec<String>,
-    /// Faults with which the router serves on. Without names: a probe without a token sees them.
+    /// Faults with which the router serves on, each with the names of its workers or models.
     pub concerns: Vec<String>,
     /// Certificates of the ports for clients and of the admin API, with their ends.
     pub certificates: Vec<PortCertificate>,
@@ -97,8 +99,18 @@ impl RouterReadiness {
     }
 }
 
-/// Workers that a concern names; it counts further workers.
-const NAMED_WORKERS_MAX: usize = 3;
+/// Workers or models that a concern names; it counts further ones.
+const NAMES_MAX: usize = 3;
+
+/// The first names of a concern, and the number of further names. Each name stands once.
+fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.into_iter().collect();
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
+    let shown = names.get(..NAMES_MAX).unwrap_or(&names).join(", ");
+    let more = names.len().saturating_sub(NAMES_MAX);
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
 
 /// Workers that should serve and do not. A worker that an operator drains is no fault.
 fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
@@ -111,11 +123,8 @@ fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
     let missing = fleet.present_workers().filter(|(_, worker)| is_missing(worker.state));
     let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
     let all = fleet.present_workers().count();
-    let shown = names.get(..NAMED_WORKERS_MAX).unwrap_or(&names).join(", ");
-    let rest = names.len().saturating_sub(NAMED_WORKERS_MAX);
-    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
     let count = names.len();
-    (count > 0).then(|| format!("{count} of {all} workers not up: {shown}{more}"))
+    (count > 0).then(|| format!("{count} of {all} workers not up: {}", named(names)))
 }
 
 /// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
@@ -131,23 +140,30 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
     };
     let served = fleet.models.iter().filter(|model| model.ranks.iter().any(|rank| is_up(&rank)));
     let paused = served.clone().filter(|model| model.ranks.iter().filter(is_up).all(is_paused));
-    let count = paused.count();
+    let names: Vec<&str> = paused.map(|model| &*model.name).collect();
     let all = served.count();
-    (count > 0).then(|| format!("every rank of {count} of {all} models is paused or asleep"))
+    let count = names.len();
+    (count > 0).then(|| {
+        format!("every rank of {count} of {all} models is paused or asleep: {}", named(names))
+    })
 }
 
 /// Ranks of workers that are up, on which requests fail. Paused ranks take capacity although the
 /// model has further ranks.
 fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
-    let troubles = up.filter_map(|(index, _, _)| board.rank(index)).map(RankTrouble::of);
-    let troubles: Vec<RankTrouble> = troubles.collect();
+    let troubles = up.filter_map(|(index, _, worker)| {
+        Some((RankTrouble::of(board.rank(index)?), &*worker.name))
+    });
+    let troubles: Vec<(RankTrouble, &str)> = troubles.collect();
     let all = troubles.len();
     let counted = |wanted, what: &str| {
-        let count = troubles.iter().filter(|trouble| **trouble == wanted).count();
-        (count > 0).then(|| format!("{count} of {all} ranks {what}"))
+        let found = troubles.iter().filter(|(trouble, _)| *trouble == wanted);
+        let names: Vec<&str> = found.map(|(_, name)| *name).collect();
+        let count = names.len();
+        (count > 0).then(|| format!("{count} of {all} ranks {what}: {}", named(names)))
     };
-    let paused = counted(RankTrouble::Paused, "paused: requests fail there");
+    let paused = counted(RankTrouble::Paused, "paused, requests fail there");
     let failing = counted(RankTrouble::Failing, "fail requests");
     paused.into_iter().chain(failing).collect()
 }
@@ -156,11 +172,13 @@ fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
 #[must_use]
 pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
-    let fed = up.filter_map(|(index, _, _)| feeds.status(index));
-    let faults: Vec<bool> = fed.map(|feed| feed_fault(feed).is_some()).collect();
-    let all = faults.len();
-    let missing = faults.into_iter().filter(|is_missing| *is_missing).count();
-    (missing > 0).then(|| format!("{missing} of {all} ranks have no KV events"))
+    let fed = up.filter_map(|(index, _, worker)| Some((feeds.status(index)?, &*worker.name)));
+    let fed: Vec<(&FeedStatus, &str)> = fed.collect();
+    let missing = fed.iter().filter(|(feed, _)| feed_fault(feed).is_some());
+    let names: Vec<&str> = missing.map(|(_, name)| *name).collect();
+    let count = names.len();
+    let all = fed.len();
+    (count > 0).then(|| format!("{count} of {all} ranks have no KV events: {}", named(names)))
 }
 
 /// Days before the end of a certificate in which it is a concern.
@@ -181,10 +199,14 @@ fn expiring(certificate: &PortCertificate, now: Duration) -> Option<String> {
 
 /// Models with an open rejection window.
 fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Option<String> {
-    let open = fleet.used_pools().filter(|(pool, _)| windows.open_until(*pool, now).is_some());
-    let open = open.count();
+    let open = fleet.used_pools().map(|(pool, _)| pool);
+    let open: Vec<_> = open.filter(|pool| windows.open_until(*pool, now).is_some()).collect();
+    let count = open.len();
     let all = fleet.used_pools().count();
-    (open > 0).then(|| format!("rejection window open in {open} of {all} pools"))
+    let names = open.into_iter().flat_map(|pool| pools::models(fleet, pool));
+    let names: Vec<&str> = names.map(|(_, model)| &*model.name).collect();
+    (count > 0)
+        .then(|| format!("rejection window open in {count} of {all} pools: {}", named(names)))
 }
 
 #[cfg(test)]
@@ -225,7 +247,7 @@ mod tests {
         };
         assert_eq!(concerns(&fleet), Vec::<String>::new());
         board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
-        assert_eq!(concerns(&fleet), ["rejection window open in 1 of 2 pools"]);
+        assert_eq!(concerns(&fleet), ["rejection window open in 1 of 2 pools: base, adapter"]);
         let all = fleet.workers.len();
         fleet.workers[0].state = WorkerState::Down;
         let name = &fleet.workers[0].name;
@@ -250,11 +272,13 @@ mod tests {
             board.rank(*rank).unwrap().eject(EjectReason::Stalled, NanosSinceStart(u64::MAX));
         }
         let all = fleet.present().count();
-        let paused = format!("{} of {all} ranks paused: requests fail there", others.len());
+        let names = others.iter().map(|rank| &*fleet.rank(*rank).unwrap().1.name);
+        let paused = "ranks paused, requests fail there";
+        let paused = format!("{} of {all} {paused}: {}", others.len(), named(names));
         assert_eq!(concerns(&fleet), [paused.as_str()], "a rank is left");
         fleet.ranks[last.index()].room = RoomLimits::CLOSED;
         // `base` with its adapter, of the served models.
-        let wanted = "every rank of 2 of 3 models is paused or asleep";
+        let wanted = "every rank of 2 of 3 models is paused or asleep: base, adapter";
         assert_eq!(concerns(&fleet), [wanted, &paused]);
     }
 }

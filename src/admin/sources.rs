@@ -125,6 +125,16 @@ pub struct SpanFigures {
     pub unreachable: u64,
 }
 
+/// Why a worker is not up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerTrouble<'a> {
+    pub reason: &'a str,
+    /// What an operator does about the reason.
+    pub help: &'static str,
+    /// A server answers at the address, and is not usable.
+    pub is_answer: bool,
+}
+
 pub struct WorkerSources<'a> {
     /// The fleet and its load.
     pub fleet: FleetView<'a>,
@@ -133,7 +143,7 @@ pub struct WorkerSources<'a> {
     /// Condition that a prefill worker waits for before it takes traffic.
     pub waits_for: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
     /// Why a worker is not up; `None` if it is.
-    pub error: &'a dyn Fn(WorkerIndex) -> Option<&'a str>,
+    pub trouble: &'a dyn Fn(WorkerIndex) -> Option<WorkerTrouble<'a>>,
     /// Progress of a worker's sleep; `None` if it is awake.
     pub sleep: &'a dyn Fn(WorkerIndex) -> Option<&'static str>,
     /// Name of the worker through which requests use the same engine, if there is such a worker.

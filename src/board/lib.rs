@@ -35,7 +35,7 @@ pub use limits::learned_limits::LearnedLimits;
 pub use load_board::LoadBoard;
 pub use queues::queue_cell::{QueueCell, QueueFull, QueueLimits};
 pub use queues::queue_tenants::QueueDemand;
-pub use queues::window::{WindowOrigin, Windows};
+pub use queues::window::{WindowCause, WindowOrigin, Windows};
 pub use rank_load::RankLoad;
 pub use report::{
     ForeignLoad, LoadReading, LoadReport, LoadReports, OwnLoad, ReportWeight, TokenProgress,

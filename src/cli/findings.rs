@@ -2,10 +2,21 @@
 
 use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig, read_worker_file};
 use std::io::{self, Write};
+use tracing::{error, warn};
 
 /// Writes every finding on its own line.
 pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()> {
     findings.iter().try_for_each(|finding| writeln!(out, "{finding}"))
+}
+
+/// Logs every finding, for a log in JSON.
+pub(super) fn log(findings: &[Finding]) {
+    for Finding { severity, origin, what, help } in findings {
+        match severity {
+            Severity::Error => error!(place = %origin, help, "configuration: {what}"),
+            Severity::Warning => warn!(place = %origin, help, "configuration: {what}"),
+        }
+    }
 }
 
 /// `2 errors, 1 warning`.

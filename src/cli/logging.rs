@@ -19,12 +19,21 @@ impl Drop for LogFlusher {
     }
 }
 
+/// Tests whether `log.level` can be read.
+pub(super) fn check_level(log: &LogConfig) -> Result<(), String> {
+    filter(log).map(|_| ())
+}
+
+// The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its lines
+// back. A sum is of lines that have passed the filter.
+fn filter(log: &LogConfig) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(format!("async_nats=error,{SUMS}=trace,{}", log.level))
+        .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))
+}
+
 /// Starts logging. Once per process; further calls change nothing.
 pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
-    // The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its
-    // lines back. A sum is of lines that have passed the filter.
-    let filter = EnvFilter::try_new(format!("async_nats=error,{SUMS}=trace,{}", log.level))
-        .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))?;
+    let filter = filter(log)?;
     let queue = LogQueue::start(io::stderr())
         .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
     let to_queue = queue.clone();

@@ -9,6 +9,8 @@ pub(super) struct HealthCounts {
     good: u32,
     bad: u32,
     recovered: bool,
+    /// A busy worker has passed its checks again.
+    is_calm: bool,
     /// A log line already reported that the worker is unreachable or busy.
     pub(super) complained: bool,
     /// Last reported reason why the worker is not up.
@@ -49,7 +51,7 @@ impl HealthCounts {
         self.bad = 0;
         self.good = self.good.saturating_add(1);
         if self.state == Some(true) {
-            self.complained = false;
+            self.is_calm = std::mem::take(&mut self.complained);
             self.changes = 0;
             return false;
         }
@@ -88,6 +90,11 @@ impl HealthCounts {
         self.good = 0;
     }
 
+    /// True once after a worker that was excused has passed a check.
+    pub(super) fn take_calm(&mut self) -> bool {
+        std::mem::take(&mut self.is_calm)
+    }
+
     /// True once after a recovery.
     pub(super) fn take_recovery(&mut self) -> bool {
         std::mem::take(&mut self.recovered)
@@ -97,6 +104,19 @@ impl HealthCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// M1: an excuse that the log has reported ends with a line.
+    #[test]
+    fn an_excuse_ends_once() {
+        let health = HealthConfig::default();
+        let mut counts = HealthCounts::from(Some(true));
+        counts.good(&health);
+        assert!(!counts.take_calm(), "no excuse");
+        let checks = (0..9).map(|_| counts.bad(&health, true)).collect::<Vec<_>>();
+        assert!(checks.contains(&CheckFailure::Excused), "{checks:?}");
+        counts.good(&health);
+        assert!(counts.take_calm() && !counts.take_calm());
+    }
 
     #[test]
     fn another_reason_is_worth_a_line_but_not_for_ever() {

@@ -242,7 +242,7 @@ pub(crate) enum AskError {
     /// The query came back to this router.
     #[error(
         "{path}: this address leads to the router itself, or to a router that has this one as a \
-         worker: remove the worker"
+         worker"
     )]
     Loop { path: String },
     /// A response past the limit.

@@ -21,6 +21,7 @@ mod model_text;
 mod trouble_help;
 mod probe;
 mod health_counts;
+mod last_description;
 mod signs;
 mod worker_look;
 #[cfg(any(test, feature = "test_support"))]
@@ -47,4 +48,4 @@ pub use names::srv_message::{
 pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use reports::load_tasks::LoadTasks;
 pub use signs::SignsOfLife;
-pub use trouble_help::trouble_help;
+pub use trouble_help::{is_answer, trouble_help};

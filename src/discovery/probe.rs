@@ -7,11 +7,12 @@ use super::descriptions::kv_source::{KvSource, Registration, Registry};
 use super::descriptions::registry::Registrar;
 use super::health_counts::{CheckFailure, HealthCounts};
 use super::http::{AskError, WorkerClient, WorkerClients};
+use super::last_description::{DESCRIPTION_AGE_MIN, LastDescription};
 use super::model_text::{FoundText, ModelTexts};
 use super::names::followed_name::FollowedName;
 use super::names::lookup::Lookup;
 use super::signs::SignsOfLife;
-use super::trouble_help::trouble_help;
+use super::trouble_help::{is_answer, trouble_help};
 use super::worker_look::WorkerLook;
 use forebay_base::WorkerIndex;
 use forebay_config::{Config, EngineHost, EngineKind, HealthConfig, WorkerConfig, WorkerUrl};
@@ -33,10 +34,6 @@ const TROUBLE_CHARS_MAX: usize = 512;
 /// Pause after a failed description; grows by half up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Adapters change while a worker is up: its description is renewed this often.
-const DESCRIPTION_AGE_MAX: Duration = Duration::from_secs(30);
-/// A worker that may have restarted is described again at once, but no more often than this.
-const DESCRIPTION_AGE_MIN: Duration = Duration::from_secs(1);
 /// Pause between queries to a registry that is not ready.
 const REGISTRY_PAUSE: Duration = Duration::from_millis(250);
 /// Shards and load reports give several signs per second.
@@ -118,28 +115,11 @@ pub(super) struct ProbedWorker {
     was_up: bool,
 }
 
-/// The last description of a worker that is up.
-#[derive(Debug)]
-struct LastDescription {
-    dialect: Dialect,
-    /// When the description was requested.
-    at: Instant,
-    /// A sign of a restart came since, or the list of models is missing.
-    doubted: bool,
-}
-
 /// Facts of a description that its probe uses.
 #[derive(Clone, Copy, Debug)]
 struct DescriptionSummary {
     dialect: Dialect,
     lists_nothing: bool,
-}
-
-impl LastDescription {
-    fn is_due(&self) -> bool {
-        let age = self.at.elapsed();
-        age >= DESCRIPTION_AGE_MAX || self.doubted && age >= DESCRIPTION_AGE_MIN
-    }
 }
 
 /// Shared parts of all probes.
@@ -259,7 +239,9 @@ impl Probe {
                 let health = health.await;
                 match &health {
                     Ok(()) => {
-                        has_lacked = false;
+                        if std::mem::take(&mut has_lacked) {
+                            info!(worker = self.worker(), "its health is known again");
+                        }
                         if std::mem::take(&mut was_gone) {
                             self.report_restart().await;
                         }
@@ -291,6 +273,9 @@ impl Probe {
             described.doubted |= !is_well | self.follow(&found, reached, is_well);
             if is_well && reached.good(&self.health) {
                 self.up(reached, registrar).await;
+            }
+            if reached.take_calm() {
+                info!(worker = self.worker(), "worker passes its health checks again");
             }
             let end = Instant::now() + self.health.interval;
             // The first sign may come before the new process listens: each sign ends the pause.
@@ -465,10 +450,12 @@ impl Probe {
         let worker = self.worker();
         let is_first = !std::mem::replace(&mut reached.complained, true);
         if !is_first && !reached.may_log_again(error) {
-            debug!(worker, error, "worker still not reached");
+            debug!(worker, error, "worker still not usable");
         } else {
             let help = trouble_help(error);
-            warn!(worker, error, help, "worker not reached: it takes no traffic; trying on");
+            let is_answer = is_answer(error);
+            let what = if is_answer { "worker not usable" } else { "worker not reached" };
+            warn!(worker, error, help, "{what}: it takes no traffic; trying on");
         }
         self.report_trouble(reached, error).await;
     }

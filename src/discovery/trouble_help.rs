@@ -2,10 +2,11 @@
 //! doctor` and `GET /workers` have the same reason, so the advice is the same too.
 
 /// Parts of reasons, and what to do; the first part that matches counts.
-const ADVICE: [(&[&str], &str); 14] = [
+const ADVICE: [(&[&str], &str); 16] = [
     (
         &["certificate expired", "CertExpired"],
-        "renew the certificate of the worker; if it is new, set the clock of this machine",
+        "renew the certificate of the engine, on its host; if the certificate is new, set the \
+         clock of this machine",
     ),
     (
         &["NotValidYet", "not valid yet"],
@@ -42,28 +43,50 @@ const ADVICE: [(&[&str], &str); 14] = [
         "remove the worker, or write the address of the engine in `url`: a router answers there",
     ),
     (&["does not speak"], "correct the scheme of `url`"),
-    (&["model server"], "correct `url`: another server answers there"),
+    (&["model server", "answer is longer"], "correct `url`: another server answers there"),
+    (&["does not have its role"], "set `role` of the worker: prefill, decode or both"),
+    (&["`kv_events`"], "correct `kv_events` of the worker"),
     (&["status "], "read the log of the engine"),
 ];
+
+/// Advice for reasons of this host. A server may answer at the address, or not.
+const SOCKETS: (&str, &str) = ("out of file descriptors", "raise `LimitNOFILE` of the router");
 
 /// What an operator does about a worker that is not up for this reason.
 #[must_use]
 pub fn trouble_help(reason: &str) -> &'static str {
+    match advice_for_answer(reason) {
+        Some(help) => help,
+        None if reason.contains(SOCKETS.0) => SOCKETS.1,
+        None => "start it, or correct its `url`",
+    }
+}
+
+/// True if a server answers at the address of a worker that is not up for this reason.
+#[must_use]
+pub fn is_answer(reason: &str) -> bool {
+    advice_for_answer(reason).is_some()
+}
+
+/// Each part of [`ADVICE`] is from the answer of a server, or about the answer.
+fn advice_for_answer(reason: &str) -> Option<&'static str> {
     let is_about = |parts: &&[&str]| parts.iter().any(|part| reason.contains(part));
-    let found = ADVICE.iter().find(|(parts, _)| is_about(parts));
-    found.map_or("start it, or correct its `url`", |(_, help)| help)
+    ADVICE.iter().find(|(parts, _)| is_about(parts)).map(|(_, help)| *help)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::trouble_help;
+    use super::{is_answer, trouble_help};
+    use crate::descriptions::describe::DiscoveryError;
+    use crate::http::AskError;
+    use forebay_zmq::EndpointError;
 
     #[test]
     fn each_reason_has_its_own_advice() {
         let expired = "/v1/models: invalid peer certificate: certificate expired: verification \
                        time 1796000000 (UNIX), but certificate is not valid after 1700000000";
         for (reason, help) in [
-            (expired, "renew the certificate"),
+            (expired, "certificate of the engine, on its host"),
             ("/v1/models: invalid peer certificate: UnknownIssuer", "`upstream_tls.ca`"),
             (
                 "/health: invalid peer certificate: certificate not valid for name \"gpu1\"",
@@ -73,12 +96,47 @@ mod tests {
             ("/v1/models: status 500", "read the log of the engine"),
             ("/health: status 503", "read the log of the engine"),
             ("/health: status 404", "correct `url`"),
-            ("it refuses the question (401): set `api_key` of the worker", "`api_key_file`"),
+            ("it refuses the question (401)", "`api_key_file`"),
             ("/v1/models: this address leads to the router itself", "address of the engine"),
-            ("it refuses the key of the router (401): correct", "compare `api_key`"),
+            ("it refuses the key of the router (401)", "compare `api_key`"),
             ("/health: Connection refused (os error 111)", "start it"),
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));
+        }
+    }
+
+    /// M1: an engine that answers is never called unreached, and its help is not to start it.
+    #[test]
+    fn each_reason_of_a_server_that_answers_is_an_answer() {
+        let path = || "/v1/models".to_owned();
+        let cause = || "Connection refused (os error 111)".to_owned();
+        let statuses = [201, 302, 400, 401, 403, 404, 429, 500, 503];
+        let statuses = statuses.map(|status| AskError::Status { path: path(), status });
+        let answers = statuses.into_iter().map(DiscoveryError::from).chain([
+            DiscoveryError::Forbidden(401),
+            DiscoveryError::Forbidden(403),
+            DiscoveryError::WrongKey(401),
+            DiscoveryError::WrongKey(403),
+            DiscoveryError::Models,
+            DiscoveryError::Role,
+            EndpointError::Form("x".to_owned()).into(),
+            EndpointError::Port("x".to_owned()).into(),
+            AskError::Loop { path: path() }.into(),
+            AskError::TooLong { path: path() }.into(),
+        ]);
+        for error in answers {
+            let reason = error.to_string();
+            assert!(is_answer(&reason), "{reason}");
+            assert!(!trouble_help(&reason).contains("start it"), "{reason}");
+        }
+        for (error, help) in [
+            (AskError::Refused { path: path(), cause: cause() }, "start it"),
+            (AskError::Failed { path: path(), cause: "timed out".to_owned() }, "start it"),
+            (AskError::OutOfSockets { path: path() }, "`LimitNOFILE`"),
+        ] {
+            let reason = error.to_string();
+            assert!(!is_answer(&reason), "{reason}");
+            assert!(trouble_help(&reason).contains(help), "{reason}: {}", trouble_help(&reason));
         }
     }
 }

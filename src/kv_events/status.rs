@@ -142,10 +142,11 @@ impl FeedStatus {
         self.text.get()
     }
 
-    /// Sets the fit of blocks and tokenizer; true when a mismatch begins.
-    pub(super) fn set_text(&self, text: Option<TextFit>) -> bool {
-        let before = self.text.replace(text);
-        text == Some(TextFit::Mismatch) && before != text
+    /// Sets the fit of blocks and tokenizer. True when a mismatch begins, false when it ends.
+    pub(super) fn set_text(&self, text: Option<TextFit>) -> Option<bool> {
+        let is_mismatch = |text: Option<TextFit>| text == Some(TextFit::Mismatch);
+        let before = is_mismatch(self.text.replace(text));
+        (before != is_mismatch(text)).then_some(!before)
     }
 
     pub(super) fn set_blocks(&self, blocks: usize) {

@@ -33,6 +33,9 @@ macro_rules! figure {
     };
 }
 
+/// Index of the last column that a rank out of use has.
+pub(crate) const STATE_COLUMN: usize = 3;
+
 /// All columns; the first takes the remaining width.
 pub(crate) static COLUMNS: [Column; 13] = [
     Column {
@@ -172,6 +175,11 @@ mod tests {
         let mut names = ["gpu10:8000", "gpu2:8000", "gpu02:9", "a", "gpu", "gpu2:800"];
         names.sort_by(|a, b| natural(a, b));
         assert_eq!(names, ["a", "gpu", "gpu02:9", "gpu2:800", "gpu2:8000", "gpu10:8000"]);
+    }
+
+    #[test]
+    fn the_state_is_the_last_column_of_a_rank_out_of_use() {
+        assert_eq!(COLUMNS[STATE_COLUMN].name, "state");
     }
 
     #[test]

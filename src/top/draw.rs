@@ -1,7 +1,7 @@
 //! Frames: the state as terminal cells, and as text.
 
 use crate::app::{App, Mode, StreamLink};
-use crate::column::{COLUMNS, NAME_WIDTHS, fitting};
+use crate::column::{COLUMNS, Column, NAME_WIDTHS, STATE_COLUMN, fitting};
 use crate::figures::{TenantRates, count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
 use crate::snapshot::Condition;
@@ -16,14 +16,16 @@ const EVENT_LINES: u16 = 5;
 const LINES_WITH_EVENTS_MIN: u16 = 11;
 /// Lines beside fleet and events: two head lines, the column names, the help.
 const OTHER_LINES: u16 = 4;
+/// Line of the first rank, without a line of tenants.
+const FIRST_ROW: u16 = 3;
 /// Lines of the longest text that `--once` prints.
 const TEXT_LINES_MAX: u16 = 1_100;
 
 const HELP: &str = "q quit  s/S sort  r reverse  / filter  f freeze  enter detail  arrows move";
 const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
 
-/// A frame as text of this width, with all ranks. The condition and the tenants have whole lines,
-/// however long.
+/// A frame as text of this width, with all ranks. The condition, the tenants and the reasons of
+/// ranks have whole lines, however long.
 #[must_use]
 pub fn text(app: &App, width: u16) -> String {
     let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
@@ -32,10 +34,15 @@ pub fn text(app: &App, width: u16) -> String {
     let mut buffer = Buffer::empty(area);
     app.draw(area, &mut buffer);
     let tenants = app.tenants().filter(|_| height >= LINES_WITH_EVENTS_MIN);
+    let is_detail = app.view_state.mode == Mode::Detail;
+    let mut fleet = if is_detail { Vec::new() } else { vec![app.column_names(width)] };
+    fleet.extend(app.row_lines(width).into_iter().filter(|_| !is_detail));
+    let first = FIRST_ROW - 1 + u16::from(tenants.is_some());
+    let row = |y: u16| fleet.get(usize::from(y.checked_sub(first)?));
     let line = |y: u16| match (y, &tenants) {
         (0, _) => app.head(),
         (2, Some(tenants)) => tenants.clone(),
-        _ => symbols(&buffer, y),
+        _ => row(y).map_or_else(|| symbols(&buffer, y), |row| row.trim_end().to_owned()),
     };
     // Omits the help line, which is about keys.
     (0..height.saturating_sub(1))
@@ -87,7 +94,7 @@ impl App {
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
         let Condition { reasons, concerns } = &view.condition;
-        let refused = view.figures.refused_share().filter(|share| *share > 0.0);
+        let refused = view.figures.short_share().filter(|share| *share > 0.0);
         let refused = refused.map(|share| format!("{} of requests refused", percent(Some(share))));
         let concerns: Vec<_> = refused.iter().chain(concerns).map(String::as_str).collect();
         let ready = match (reasons.as_slice(), concerns.as_slice()) {
@@ -140,36 +147,66 @@ impl App {
 
     fn draw_fleet(&self, area: Rect, rows: u16, to: &mut Buffer) {
         let shown = self.shown();
-        let (columns, room) = fitting(usize::from(area.width).saturating_sub(1));
-        let names = self.displayed().rows.iter().map(|row| row.names.worker.chars().count());
-        let name_width = room.min(names.max().unwrap_or_default().max(NAME_WIDTHS.0));
-        let width = |column: usize| match COLUMNS.get(column) {
-            Some(_) if column == 0 => name_width,
-            found => found.map_or(0, |column| column.width),
-        };
-        let names = columns.iter().filter_map(|index| {
-            let column = COLUMNS.get(*index)?;
-            let sign = if self.view_state.is_reversed { "^" } else { "v" };
-            let sign = if *index == self.view_state.sort_column { sign } else { "" };
-            Some(cell(&format!("{}{sign}", column.name), width(*index), column.is_right))
-        });
-        let names: String = names.collect();
-        line(to, area, 2, &format!(" {names}"), Style::new().add_modifier(Modifier::UNDERLINED));
+        line(
+            to,
+            area,
+            FIRST_ROW - 1,
+            &self.column_names(area.width),
+            Style::new().add_modifier(Modifier::UNDERLINED),
+        );
         let selected = self.selected(&shown);
         let first = selected.saturating_sub(usize::from(rows).saturating_sub(1));
         if shown.is_empty() {
-            line(to, area, 3, "No rank fits.", Style::new());
+            line(to, area, FIRST_ROW, "No rank fits.", Style::new());
         }
-        let visible = shown.iter().enumerate().skip(first).take(usize::from(rows));
-        for ((place, row), y) in visible.zip(3_u16..) {
-            let cells = columns.iter().filter_map(|index| {
-                let column = COLUMNS.get(*index)?;
-                Some(cell(&(column.text)(row), width(*index), column.is_right))
-            });
-            let cells: String = cells.collect();
-            let mark = if place == selected { '>' } else { ' ' };
-            line(to, area, y, &format!("{mark}{cells}"), self.style(row, place == selected));
+        let lines = self.row_lines(area.width);
+        let visible = shown.iter().zip(&lines).enumerate().skip(first).take(usize::from(rows));
+        for ((place, (row, text)), y) in visible.zip(FIRST_ROW..) {
+            line(to, area, y, text, self.style(row, place == selected));
         }
+    }
+
+    /// Line of the column names. `why` has no width: a reason is as long as it is.
+    fn column_names(&self, width: u16) -> String {
+        let names = self.columns(width).into_iter().map(|(index, column, width)| {
+            let sign = if self.view_state.is_reversed { "^" } else { "v" };
+            let sign = if index == self.view_state.sort_column { sign } else { "" };
+            cell(&format!("{}{sign}", column.name), width, column.is_right)
+        });
+        let has_why = self.shown().iter().any(|row| row.why().is_some());
+        let why = if has_why { " why" } else { "" };
+        std::iter::once(" ".to_owned()).chain(names).collect::<String>() + why
+    }
+
+    /// Columns that fit into a line of this width: index, column and width.
+    fn columns(&self, width: u16) -> Vec<(usize, &'static Column, usize)> {
+        let (columns, room) = fitting(usize::from(width).saturating_sub(1));
+        let names = self.displayed().rows.iter().map(|row| row.names.worker.chars().count());
+        let name_width = room.min(names.max().unwrap_or_default().max(NAME_WIDTHS.0));
+        let columns = columns.into_iter().filter_map(|index| {
+            let column = COLUMNS.get(index)?;
+            Some((index, column, if index == 0 { name_width } else { column.width }))
+        });
+        columns.collect()
+    }
+
+    /// Lines of the shown ranks. The reason stands at the end of its line, which may then be longer
+    /// than the width. A rank that is out of use has no load: the reason takes that place.
+    fn row_lines(&self, width: u16) -> Vec<String> {
+        let shown = self.shown();
+        let selected = self.selected(&shown);
+        let columns = self.columns(width);
+        let line = |(place, row): (usize, &&RankRow)| {
+            let is_out = row.is_out_of_use() && row.why().is_some();
+            let cells = columns
+                .iter()
+                .filter(|(index, ..)| !is_out || *index <= STATE_COLUMN)
+                .map(|(_, column, width)| cell(&(column.text)(row), *width, column.is_right));
+            let mark = if place == selected { ">" } else { " " };
+            let why = row.why().map(|why| format!(" {why}")).unwrap_or_default();
+            std::iter::once(mark.to_owned()).chain(cells).collect::<String>() + &why
+        };
+        shown.iter().enumerate().map(line).collect()
     }
 
     fn style(&self, row: &RankRow, is_selected: bool) -> Style {

@@ -29,6 +29,8 @@ struct KeptSnapshot {
 struct KeptRequests {
     answered: f64,
     refused: f64,
+    /// Refused for want of room, time or health.
+    short: f64,
     tenants: BTreeMap<String, TenantCounts>,
 }
 
@@ -44,6 +46,8 @@ pub(crate) struct RecentSnapshots {
 pub(crate) struct FigureLine {
     pub(crate) answered_per_s: Option<f64>,
     pub(crate) refused_per_s: Option<f64>,
+    /// Of the refused: for want of room, time or health.
+    pub(crate) short_per_s: Option<f64>,
     pub(crate) ttft_p50_s: Option<f64>,
     pub(crate) ttft_p99_s: Option<f64>,
     pub(crate) queue_p99_s: Option<f64>,
@@ -53,11 +57,11 @@ pub(crate) struct FigureLine {
 }
 
 impl FigureLine {
-    /// Share of refused requests, of all requests that ended.
-    pub(crate) fn refused_share(&self) -> Option<f64> {
-        let refused = self.refused_per_s?;
-        let ended = refused + self.answered_per_s?;
-        (ended > 0.0).then(|| refused / ended)
+    /// Share of requests that the router or its workers had no room, time or health for, of all
+    /// requests that ended. A tenant past its quota is no fault of the router.
+    pub(crate) fn short_share(&self) -> Option<f64> {
+        let ended = self.refused_per_s? + self.answered_per_s?;
+        (ended > 0.0).then_some(self.short_per_s? / ended)
     }
 }
 
@@ -103,7 +107,8 @@ impl RecentSnapshots {
             generation: snapshot.generation,
             requests: KeptRequests {
                 answered: snapshot.counts.requests_total.values().sum(),
-                refused: snapshot.counts.rejected_total.values().sum(),
+                refused: snapshot.counts.refusals.rejected_total.values().sum(),
+                short: snapshot.counts.refusals.shortage_total.values().sum(),
                 tenants: snapshot.counts.tenants.clone(),
             },
             overlap_bytes: total("overlap_bytes_total"),
@@ -161,6 +166,7 @@ impl RecentSnapshots {
         FigureLine {
             answered_per_s: self.rate(|kept| Some(kept.requests.answered - kept.requests.refused)),
             refused_per_s: self.rate(|kept| Some(kept.requests.refused)),
+            short_per_s: self.rate(|kept| Some(kept.requests.short)),
             ttft_p50_s: self.quantile("first_token", 0.5),
             ttft_p99_s: self.quantile("first_token", 0.99),
             queue_p99_s: self.quantile("queue", 0.99),

@@ -14,6 +14,7 @@ pub(crate) enum RowState {
     Draining,
     Busy,
     Breaker,
+    Unusable,
     Unknown,
     Down,
 }
@@ -28,6 +29,7 @@ impl RowState {
             Self::Draining => "- draining",
             Self::Busy => "! refuses",
             Self::Breaker => "! paused",
+            Self::Unusable => "! not usable",
             Self::Unknown => "? not reached",
             Self::Down => "x down",
         }
@@ -84,6 +86,17 @@ pub(crate) struct RowLoad {
 impl RankRow {
     pub(crate) fn key(&self) -> RowKey {
         (self.names.worker.clone(), self.names.dp_rank)
+    }
+
+    /// True if the rank gets no requests, and has none left.
+    pub(crate) fn is_out_of_use(&self) -> bool {
+        let is_out = matches!(self.state, RowState::Unusable | RowState::Unknown | RowState::Down);
+        is_out && self.load.in_flight.is_none_or(|count| count <= 0.0)
+    }
+
+    /// Why the rank takes no requests, or requests fail there.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.error.as_deref().or(self.waits_for.as_deref())
     }
 
     /// True if the row contains the text. `wanted` is in lower case.
@@ -149,7 +162,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
         },
         state: state(worker, &at),
         waits_for: worker.reasons.waits_for.as_deref().map(clean),
-        error: worker.reasons.error.as_deref().or(snapshot.word("fault", place)).map(clean),
+        error: worker.reasons.in_words().or(snapshot.word("fault", place).map(clean)),
         load: RowLoad {
             in_flight: at("in_flight"),
             limit: limit.or_else(|| positive(&places.running_max)),
@@ -179,6 +192,7 @@ fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> Row
         "replaying" => RowState::CatchingUp,
         "registering" => RowState::Registering,
         "down" => RowState::Down,
+        _ if worker.reasons.answers == Some(true) => RowState::Unusable,
         _ => RowState::Unknown,
     }
 }

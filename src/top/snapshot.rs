@@ -1,6 +1,7 @@
 //! A snapshot of the live stream, as far as the terminal shows it. Missing members are empty: the
 //! router may be another version.
 
+use crate::clean::clean;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ pub(crate) struct SnapshotCounts {
     pub(crate) router_id: String,
     pub(crate) totals: BTreeMap<String, f64>,
     pub(crate) requests_total: BTreeMap<String, f64>,
-    pub(crate) rejected_total: BTreeMap<String, f64>,
+    #[serde(flatten)]
+    pub(crate) refusals: RefusalCounts,
     pub(crate) stage_seconds: StageSeconds,
     pub(crate) stalled: Vec<bool>,
     /// Requests by result, for each tenant.
@@ -46,6 +48,15 @@ pub(crate) struct SnapshotCounts {
     /// Snapshots of the last minute with only the figures of the whole router, oldest first. The
     /// first snapshot of a stream has them.
     pub(crate) history: Vec<Snapshot>,
+}
+
+/// Refusals of requests by reason.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RefusalCounts {
+    pub(crate) rejected_total: BTreeMap<String, f64>,
+    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
+    pub(crate) shortage_total: BTreeMap<String, f64>,
 }
 
 /// Requests of a tenant since the start.
@@ -100,6 +111,21 @@ pub(crate) struct WorkerReasons {
     pub(crate) waits_for: Option<String>,
     /// Why the worker is not up.
     pub(crate) error: Option<String>,
+    /// What to do about the error.
+    pub(crate) help: Option<String>,
+    /// A server answers at the worker's address, and is not usable.
+    pub(crate) answers: Option<bool>,
+}
+
+impl WorkerReasons {
+    /// The error with the help, without control characters.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        let error = clean(self.error.as_deref()?);
+        Some(match &self.help {
+            Some(help) => format!("{error}; {}", clean(help)),
+            None => error,
+        })
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -74,6 +74,7 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
         snapshot["concerns"] = json!(["a long concern ".repeat(20)]);
         snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
         snapshot["rejected_total"] = json!({ "rejected-window": refused });
+        snapshot["shortage_total"] = snapshot["rejected_total"].clone();
         snapshot
     };
     let frame = text(&app(&[at(10_000, 0), at(11_000, 30)]), 130);
@@ -83,6 +84,43 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     let head = frame.lines().next().unwrap();
     let wanted = "DEGRADED: 75% of requests refused; a long concern";
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
+}
+
+/// M1: each rank that takes no requests has its reason in the frame, whole with `--once`.
+#[test]
+fn each_rank_that_is_not_up_has_its_reason() {
+    let mut snapshot = snapshot(4, 10_000);
+    let long = format!("/health: status 503{}", " and more".repeat(20));
+    let workers = &mut snapshot["whole"]["workers"];
+    workers[1]["state"] = json!("down");
+    workers[1]["error"] = json!(long);
+    workers[1]["help"] = json!("read the log of the engine");
+    workers[2]["state"] = json!("unknown");
+    workers[2]["answers"] = json!(true);
+    workers[2]["error"] = json!("it refuses the question (401)");
+    workers[2]["help"] = json!("set `api_key_file`");
+    workers[3]["waits_for"] = json!("its registry");
+    snapshot["ranks"]["breaker_open"] = json!([1, 0, 0, 0]);
+    snapshot["ranks"]["in_flight"] = json!([3, 0, 0, 3]);
+    let paused = "paused: requests failed with status 500";
+    snapshot["ranks"]["fault"] = json!([paused, null, null, null]);
+    let app = app(&[snapshot]);
+    for width in [20, 80, 200] {
+        let frame = text(&app, width);
+        for (name, why) in [
+            ("gpu0", paused.to_owned()),
+            ("gpu1", format!("{long}; read the log of the engine")),
+            ("gpu2", "it refuses the question (401); set `api_key_file`".to_owned()),
+            ("gpu3", "its registry".to_owned()),
+        ] {
+            let row = frame.lines().find(|line| line.get(1..5) == Some(name)).expect(&frame);
+            assert!(row.ends_with(&why), "{row}");
+        }
+        assert!(frame.lines().nth(2).unwrap().ends_with("why"), "{frame}");
+    }
+    let frame = text(&app, 100);
+    assert!(frame.contains("x down         /health: status 503"), "no load: {frame}");
+    assert!(frame.contains("! not usable") && !frame.contains("not reached"), "{frame}");
 }
 
 #[test]
@@ -236,6 +274,22 @@ fn the_history_gives_rates_to_the_first_frame() {
     let app = app(&[first]);
     assert!(text(&app, 150).contains("10.0 answered/s"), "{}", text(&app, 150));
     assert!(!app.has_rates(), "ranks have no history");
+}
+
+/// M2: a quota is the tenant's state.
+#[test]
+fn a_tenant_over_its_quota_leaves_the_router_ready() {
+    let at = |uptime_ms: u64, refused: u64| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["rejected_total"] = json!({ "rejected-tokens-per-minute": refused });
+        snapshot["shortage_total"] = json!({});
+        let noisy = json!({"answered": 9, "refused": refused, "failed": 0, "left": 0});
+        snapshot["tenants"] = json!({ "noisy": noisy });
+        snapshot
+    };
+    let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
+    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    assert!(frame.contains("noisy 0/s 5.0 refused/s"), "{frame}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod boards;
 mod limits;
+mod log_states;
 mod reference;
 mod rooms;
 mod shown_files;

@@ -5,6 +5,7 @@ use crate::rig::{ASK, Client, RouterProcess, Worker, port_for_later, post, until
 use serde_json::Value;
 use std::io::Write;
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn engine() -> Worker {
@@ -29,6 +30,49 @@ fn a_silent_worker_does_not_delay_the_start() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(8), "the first answer took {took:?}");
     assert_eq!(get(router.admin, "/readyz").status, 200);
+}
+
+/// M1: a collector of the log reads JSON and nothing else. Each start fails here, for a reason of
+/// another step of the start.
+#[test]
+fn a_start_that_fails_writes_json_where_the_log_is_json() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
+    let tls =
+        |cert: &str| format!("[tls]\ncert = \"{data}/{cert}\"\nkey = \"{data}/router.key\"\n");
+    let free = port_for_later();
+    for (listen, before, after, wanted) in [
+        (free, "colour = 1", String::new(), "unknown key `colour`"),
+        (free, "cores = [999]", String::new(), "core 999 is not available"),
+        (free, "admin_token_file = \"/none\"", String::new(), "`admin_token_file` /none"),
+        (free, "", tls("none.pem"), "`tls.cert`"),
+        (free, "", tls("rsa2048.pem"), "is not the key of"),
+        (free, "", "level = \"info,=x\"".to_owned(), "`log.level`"),
+        (taken, "", tls("router.pem") + "client_ca = \"/none\"", "`tls.client_ca` /none"),
+        (taken, "", String::new(), "listens there"),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let admin = port_for_later();
+        let text = format!(
+            "listen = \"{listen}\"\nadmin = \"{admin}\"\n{before}\n[log]\njson = true\n{after}\n\
+             [[worker]]\nurl = \"http://127.0.0.1:9\"\n"
+        );
+        std::fs::write(file.path(), text).unwrap();
+        let ran = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--config"])
+            .arg(file.path())
+            .output()
+            .unwrap();
+        let log = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{wanted}: {log}");
+        let lines: Result<Vec<Value>, _> = log.lines().map(serde_json::from_str).collect();
+        let lines = lines.unwrap_or_else(|error| panic!("{error}: {log}"));
+        assert!(lines.iter().any(|line| line["level"] == "ERROR"), "{log}");
+        assert_eq!(lines.last().unwrap()["message"], "not started", "{log}");
+        let is_named = |line: &Value| line.to_string().contains(wanted);
+        assert!(lines.iter().any(is_named), "{wanted}: {log}");
+    }
 }
 
 /// A worker that was never reached has no engine yet, and a server that is none has no line that

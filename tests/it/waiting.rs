@@ -5,7 +5,7 @@ use crate::rig::gate::prompt;
 use crate::rig::stub::{Step, Stub, answer};
 use crate::rig::stub_pages::Pages;
 use crate::rig::{
-    Client, Gate, Reply, Worker, config, metric, port_for_later, post, router, until, usable,
+    Client, Gate, Reply, Worker, admin, config, metric, port_for_later, post, router, until, usable,
 };
 use forebay::config::{Config, QueueMode, WorkerConfig};
 use forebay::server::ServerHandle;
@@ -240,6 +240,8 @@ fn a_full_queue_is_no_place_to_wait() {
     // From now on, for a while, nobody asks whether there is room.
     let reply = ask(handle.listen, "no").reply();
     assert_eq!((reply.status, reason(&reply)), (429, "rejected-window"));
+    let windows = admin(&handle, "/admin/window").text();
+    assert!(windows.contains("full: `queue.depth_max` = 2"), "{windows}");
     for _ in 0..3 {
         gate.open();
     }

@@ -119,7 +119,11 @@ fn a_pause_ends_with_the_process_that_failed() {
         let _ = ask(&handle);
         fault_of(&handle, 1).starts_with("paused: requests failed with status 404")
     });
-    assert!(concerns(&handle).contains("1 of 2 ranks paused"), "{}", concerns(&handle));
+    assert!(
+        concerns(&handle).contains("1 of 2 ranks paused, requests fail there: "),
+        "{}",
+        concerns(&handle)
+    );
     engine.end();
     let refused = || std::net::TcpStream::connect(address).is_err();
     until("nothing listens", refused);

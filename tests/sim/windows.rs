@@ -2,7 +2,7 @@
 
 use super::stage::{Ask, Stage, ranks};
 use forebay_base::{DpRank, PoolIndex};
-use forebay_board::WindowOrigin;
+use forebay_board::{WindowCause, WindowOrigin};
 use forebay_config::QueueMode;
 use forebay_mailbox::Pin;
 use forebay_prompt::parse::Reason;
@@ -27,6 +27,8 @@ fn a_pool_is_closed_when_neither_rank_nor_queue_has_room() {
             .collect();
         assert!(stage.refused(&ask).is_some());
         assert!(stage.is_closed(), "{mode:?}");
+        let cause = if places == 0 { WindowCause::Places } else { WindowCause::Depth };
+        assert_eq!(stage.board.windows().cause(PoolIndex(0)), Some(cause), "{mode:?}");
         // A place that comes free is for who waits.
         assert!(stage.look().is_empty());
         drop(first);

@@ -2,8 +2,8 @@
 //! window opened here reaches the other replicas like any other window.
 
 use forebay_base::{NanosSinceStart, PoolIndex};
-use forebay_board::{WindowOrigin, Windows};
-use forebay_config::{format_duration, parse_duration};
+use forebay_board::{WindowCause, WindowOrigin, Windows};
+use forebay_config::{QueueMode, format_duration, parse_duration};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
 use serde::Deserialize;
@@ -155,6 +155,7 @@ pub(crate) fn shown(
         "open": until.is_some(),
         "open_ms": until.map_or(0, |until| milliseconds(until, now)),
         "by": by,
+        "cause": until.map(|_| window_cause(fleet, windows, pool, now)),
         "openings": windows.openings(pool),
     })
 }
@@ -174,6 +175,41 @@ fn open_by(
 #[must_use]
 pub fn openers(windows: &Windows, pool: PoolIndex, now: NanosSinceStart) -> String {
     open_by(windows, pool, now).collect::<Vec<_>>().join(", ")
+}
+
+/// Why the pool's windows are open, with the limit and its value.
+#[must_use]
+pub fn window_cause(
+    fleet: &FleetSnapshot,
+    windows: &Windows,
+    pool: PoolIndex,
+    now: NanosSinceStart,
+) -> String {
+    let is_open = |by| windows.open_by_until(pool, by, now).is_some();
+    if is_open(WindowOrigin::Hand) {
+        return "an operator opened the window".to_owned();
+    }
+    if is_open(WindowOrigin::Elsewhere) && !is_open(WindowOrigin::Here) {
+        return "another router of the group has no room".to_owned();
+    }
+    let queue = &fleet.config.flow.queue;
+    let whose = match queue.mode {
+        QueueMode::Endpoint => "the queue of each rank",
+        QueueMode::Off | QueueMode::Pool => "the queue of the model",
+    };
+    match windows.cause(pool) {
+        None => "an operator or another router of the group opened the window".to_owned(),
+        Some(WindowCause::Places) => {
+            let ranks = fleet.pool(pool).map_or(0, |pool| pool.ranks.len());
+            format!("all {ranks} ranks are at their limits, and no queue is on")
+        }
+        Some(WindowCause::Depth) => {
+            format!("{whose} is full: `queue.depth_max` = {}", queue.depth_max)
+        }
+        Some(WindowCause::Bytes) => {
+            format!("{whose} is full: `queue.bytes_max` = {}", queue.bytes_max)
+        }
+    }
 }
 
 /// The pool in words: its first model, and `(prefill)` for prefill ranks.
@@ -266,6 +302,37 @@ mod tests {
         let wanted =
             [("answer", "base", true), ("answer", "other", false), ("prefill", "base", true)];
         assert_eq!(shown, wanted.map(|(leg, model, open)| (json!(leg), json!(model), json!(open))));
+    }
+
+    /// M3: the log, the events and `/admin/window` have the limit that a window stands for.
+    #[test]
+    fn each_cause_of_a_window_names_its_limit() {
+        let mut fleet = two_pools();
+        let mut config = (*fleet.config).clone();
+        config.flow.queue.depth_max = 77;
+        config.flow.queue.bytes_max = 8_888;
+        fleet.config = config.into();
+        let pool = PoolIndex(0);
+        let windows = Windows::new();
+        let cause = || window_cause(&fleet, &windows, pool, NOW);
+        for (at, wanted) in [
+            (WindowCause::Places, "at their limits"),
+            (WindowCause::Depth, "`queue.depth_max` = 77"),
+            (WindowCause::Bytes, "`queue.bytes_max` = 8888"),
+        ] {
+            windows.open_at(pool, at, NOW, NOW.plus(OPEN_MAX));
+            assert!(cause().contains(wanted), "{}", cause());
+            assert!(list(&fleet, &windows, NOW)["pools"][0]["cause"] == cause());
+        }
+        windows.open(pool, WindowOrigin::Elsewhere, NOW, NOW.plus(OPEN_MAX));
+        assert!(cause().contains("bytes_max"), "the own limit first: {}", cause());
+        windows.close(pool, WindowOrigin::Here, NOW);
+        assert!(cause().contains("another router"), "{}", cause());
+        windows.open(pool, WindowOrigin::Hand, NOW, NOW.plus(OPEN_MAX));
+        assert!(cause().contains("operator"), "{}", cause());
+        windows.close(pool, WindowOrigin::Hand, NOW);
+        windows.close(pool, WindowOrigin::Elsewhere, NOW);
+        assert!(list(&fleet, &windows, NOW)["pools"][0]["cause"].is_null());
     }
 
     #[test]

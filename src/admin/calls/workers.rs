@@ -31,6 +31,7 @@ pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
 fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let used_by = (sources.engine_used_by)(index);
+    let trouble = (sources.trouble)(index);
     json!({
         "name": &*worker.name,
         "url": format!("{}://{}", scheme(worker), worker.authority),
@@ -43,7 +44,9 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),
         "role": roles::role_of(fleet, index),
-        "error": (sources.error)(index),
+        "error": trouble.map(|trouble| trouble.reason),
+        "help": trouble.map(|trouble| trouble.help),
+        "answers": trouble.map(|trouble| trouble.is_answer),
         "waits_for": (sources.waits_for)(index),
         "models": models_of(fleet, index),
         "load_source": (sources.load_source)(index).map(ReportSource::word),

@@ -2,7 +2,7 @@
 //! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
 //! fleet, and a check of each pool while a window is open.
 
-use super::super::calls::windows::{openers, pool_name};
+use super::super::calls::windows::{openers, pool_name, window_cause};
 use forebay_base::limits::{LIVE_EVENTS_MAX, LOG_ALIKE_LINES_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
 use forebay_board::Windows;
@@ -190,7 +190,9 @@ impl Events {
                     self.open.push(pool);
                     let name = pool_name(fleet, pool);
                     let by = openers(windows, pool, now);
-                    self.push("opened", format!("{name}: rejection window opened ({by})"), now);
+                    let cause = window_cause(fleet, windows, pool, now);
+                    let text = format!("{name}: rejection window opened ({by}): {cause}");
+                    self.push("opened", text, now);
                 }
                 Some(place) if !is_open => {
                     self.open.swap_remove(place);
@@ -327,7 +329,10 @@ mod tests {
             events.observe(&fleet, &windows, later(seconds));
         }
         assert_eq!(kinds(&events), ["opened", "closed"]);
-        assert_eq!(events.kept[0].text, "base: rejection window opened (hand)");
+        assert_eq!(
+            events.kept[0].text,
+            "base: rejection window opened (hand): an operator opened the window"
+        );
         assert_eq!(events.list(false, later(6)).len(), 1, "the other one is too old");
         assert_eq!(events.list(true, later(60)).len(), 2);
         for _ in 0..LIVE_EVENTS_MAX {

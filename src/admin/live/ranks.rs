@@ -74,6 +74,7 @@ pub(super) fn places(sources: &ScrapeSources<'_>) -> Value {
 pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let shown = |(index, worker): (WorkerIndex, &Worker)| {
+        let trouble = (sources.trouble)(index);
         json!({
             "index": index.0,
             "name": &*worker.name,
@@ -83,7 +84,9 @@ pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
             "draining": worker.state.is_draining(),
             "role": roles::role_of(fleet, index),
             "waits_for": (sources.waits_for)(index),
-            "error": (sources.error)(index),
+            "error": trouble.map(|trouble| trouble.reason),
+            "help": trouble.map(|trouble| trouble.help),
+            "answers": trouble.map(|trouble| trouble.is_answer),
             "models": models_of(fleet, index),
         })
     };

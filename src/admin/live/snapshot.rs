@@ -4,7 +4,9 @@
 use super::super::calls::windows;
 use super::super::metrics::catalogue;
 use super::super::metrics::samples::seconds;
-use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
+use super::super::metrics::scrape::{
+    RefusalLabels, STAGE_BOUNDS, each_answered, each_refused, stage_figures,
+};
 use super::super::metrics::scrape_choices::{first_byte_figures, of_rank};
 use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
@@ -82,7 +84,8 @@ pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> 
         ("uptime_ms", json!(sources.fleet.now.0 / 1_000_000)),
         ("totals", totals(sources)),
         ("requests_total", answered(sources)),
-        ("rejected_total", refused(sources)),
+        ("rejected_total", refused(sources, |_| true)),
+        ("shortage_total", refused(sources, |refused| refused.is_shortage)),
         ("stage_seconds", stages(sources)),
         ("tenants", tenants::figures(sources)),
     ];
@@ -128,10 +131,12 @@ fn answered(sources: &ScrapeSources<'_>) -> Value {
 }
 
 /// Refused requests by reason.
-fn refused(sources: &ScrapeSources<'_>) -> Value {
+fn refused(sources: &ScrapeSources<'_>, is_meant: impl Fn(&RefusalLabels) -> bool) -> Value {
     let mut by_reason: BTreeMap<&str, u64> = BTreeMap::new();
     each_refused(sources.shards.counters, |refused, count| {
-        *by_reason.entry(refused.reason).or_default() += count;
+        if is_meant(refused) {
+            *by_reason.entry(refused.reason).or_default() += count;
+        }
     });
     json!(by_reason)
 }

@@ -104,13 +104,16 @@ function condition(reason, concerns) {
   return ["", "● Ready"];
 }
 
-/** The share of refused requests in the last seconds, with the most frequent reason. */
+/**
+ * The share of requests in the last seconds that were refused for want of room, time or health,
+ * with the most frequent reason. A tenant past its quota is no fault of the router.
+ */
 function refusals() {
-  const [refused] = recent.growth((one) => sumOf(one.rejected_total), REFUSALS_MS);
+  const [refused] = recent.growth((one) => sumOf(one.shortage_total), REFUSALS_MS);
   const [answered] = recent.growth((one) => sumOf(one.requests_total), REFUSALS_MS);
   if (refused <= 0) return [];
-  const of = (reason) => recent.growth((one) => one.rejected_total[reason] ?? 0, REFUSALS_MS)[0];
-  const names = Object.keys(recent.newest.rejected_total);
+  const of = (reason) => recent.growth((one) => one.shortage_total[reason] ?? 0, REFUSALS_MS)[0];
+  const names = Object.keys(recent.newest.shortage_total);
   const most = names.reduce((best, name) => (of(name) > of(best) ? name : best));
   return [`${percent(refused / Math.max(answered, refused))} of requests refused, ${most}`];
 }

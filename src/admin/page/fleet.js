@@ -15,13 +15,14 @@ const STATES = {
   breaker: ["⊘", "paused", 4],
   registering: ["…", "registering", 2],
   draining: ["◐", "draining", 3],
+  unusable: ["!", "not usable", 4],
   unknown: ["?", "not reached", 4],
   down: ["✕", "down", 5],
 };
 
 /** States in which a worker gets requests, and states in which a reason says why not. */
 const IN_USE = new Set(["up", "replaying", "busy"]);
-const OUT_OF_USE = new Set(["down", "unknown", "breaker"]);
+const OUT_OF_USE = new Set(["down", "unusable", "unknown", "breaker"]);
 
 const FEEDS = {
   live: ["●", "live"],
@@ -178,7 +179,7 @@ export class Fleet {
     cells.forEach((cell, place) => {
       const x = (place % perLine) * (wide + gap);
       const y = Math.floor(place / perLine) * (high + gap);
-      const glyph = { down: "×", unknown: "?", draining: "–", breaker: "!", busy: "!" };
+      const glyph = { down: "×", unusable: "!", unknown: "?", draining: "–", breaker: "!", busy: "!" };
       const isUp = !glyph[cell.state];
       const isDrained = cell.state === "draining";
       draw.fillStyle = color(isUp ? "--track" : isDrained ? "--warn-soft" : "--bad-soft");
@@ -248,6 +249,7 @@ function rankState(worker, at) {
 function workerState(worker) {
   if (worker.draining) return "draining";
   if (worker.state === "up" && worker.waits_for) return "registering";
+  if (worker.state === "unknown" && worker.answers) return "unusable";
   return STATES[worker.state] ? worker.state : "unknown";
 }
 
@@ -267,17 +269,18 @@ function workerRow(worker) {
   const faults = of.map((rank) => rank.fault).filter(Boolean);
   const share = of.length > 1 ? `${faults.length} of ${of.length} ranks: ` : "";
   const fault = faults.length ? share + faults[0] : "";
+  const error = [worker.error, worker.error && worker.help].filter(Boolean).join("; ");
   const troubled = of.filter((rank) => rank.state !== "up");
   const row = {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
     duties: duties(worker),
-    reason: worker.error || fault || worker.waits_for || "",
-    note: (own !== "up" && worker.error) || fault || duties(worker),
+    reason: error || fault || worker.waits_for || "",
+    note: (own !== "up" && error) || fault || duties(worker),
     tip: `${worker.name}\n${worker.url}\n${worker.engine}, role ${worker.role}\n`
       + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
-      + (worker.error ? `\nnot up: ${worker.error}` : "")
+      + (error ? `\nnot up: ${error}` : "")
       + (fault ? `\n${fault}` : ""),
     state: own === "up" && of.length === 1 ? of[0].state : own,
     hasTrouble: troubled.length > 0,

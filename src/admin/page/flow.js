@@ -56,7 +56,7 @@ class PoolCard {
     const left = seconds(pool.open_ms / 1000);
     const times = pool.openings === 1 ? "once" : `${count(pool.openings)} times`;
     const before = pool.openings ? `opened ${times} so far` : "never opened";
-    const words = pool.open ? `■ window open ${by}, ${left} left` : `□ window closed, ${before}`;
+    const words = pool.open ? `■ window open ${by}, ${left} left: ${pool.cause}` : `□ window closed, ${before}`;
     put(this.state, words);
     this.element.classList.toggle("open", pool.open);
     const ends = pool.drain_rate === null ? "" : ` · ${rate(pool.drain_rate)} end per second`;

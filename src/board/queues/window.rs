@@ -22,8 +22,21 @@ pub struct Windows {
     control: OnceLock<Arc<Bell>>,
 }
 
+/// Limit at which this router opened a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowCause {
+    /// No rank of the pool takes a request, and no queue does.
+    Places = 1,
+    /// The queues hold `queue.depth_max` requests.
+    Depth,
+    /// The queues hold `queue.bytes_max` bytes.
+    Bytes,
+}
+
 #[derive(Debug)]
 struct PoolWindow {
+    /// [`WindowCause`] of the last window of this router; 0 before the first.
+    cause: AtomicU64,
     here_ns: AtomicU64,
     by_hand_ns: AtomicU64,
     elsewhere_ns: AtomicU64,
@@ -41,11 +54,16 @@ pub enum WindowOrigin {
     Elsewhere,
 }
 
+impl WindowCause {
+    const ALL: [Self; 3] = [Self::Places, Self::Depth, Self::Bytes];
+}
+
 impl Windows {
     #[must_use]
     pub fn new() -> Self {
         let pool = |_| {
             CachePadded::new(PoolWindow {
+                cause: AtomicU64::new(0),
                 here_ns: AtomicU64::new(0),
                 by_hand_ns: AtomicU64::new(0),
                 elsewhere_ns: AtomicU64::new(0),
@@ -105,6 +123,30 @@ impl Windows {
         // ordering: a hint; pairs with nothing.
         let until = self.pools.get(pool.index())?.of(by).load(Ordering::Relaxed);
         (now.0 < until).then_some(NanosSinceStart(until))
+    }
+
+    /// Opens or extends a window of this router at a limit.
+    pub fn open_at(
+        &self,
+        pool: PoolIndex,
+        cause: WindowCause,
+        now: NanosSinceStart,
+        until: NanosSinceStart,
+    ) -> bool {
+        if let Some(words) = self.pools.get(pool.index()) {
+            // ordering: for messages; pairs with nothing. Two openers at once have two causes, and
+            // each of the causes is right.
+            words.cause.store(cause as u64, Ordering::Relaxed);
+        }
+        self.open(pool, WindowOrigin::Here, now, until)
+    }
+
+    /// Limit at which this router last opened a window of the pool. `None`: it never did.
+    #[must_use]
+    pub fn cause(&self, pool: PoolIndex) -> Option<WindowCause> {
+        // ordering: for messages; pairs with nothing.
+        let number = self.pools.get(pool.index())?.cause.load(Ordering::Relaxed);
+        WindowCause::ALL.into_iter().find(|cause| *cause as u64 == number)
     }
 
     /// Opens a window, or extends it. True only for the caller that opened it: an event per
@@ -262,6 +304,17 @@ mod tests {
         assert_eq!(windows.open_here_until(POOL, AT(2)), Some(AT(100)), "the end is sent");
         assert!(windows.close(POOL, WindowOrigin::Hand, AT(3)));
         assert_eq!((windows.open_until(POOL, AT(3)), windows.edges()), (None, 4));
+    }
+
+    #[test]
+    fn a_window_of_this_router_has_its_cause() {
+        let windows = Windows::new();
+        windows.open(POOL, WindowOrigin::Hand, AT(0), AT(100));
+        assert_eq!(windows.cause(POOL), None);
+        for cause in WindowCause::ALL {
+            windows.open_at(POOL, cause, AT(0), AT(100));
+            assert_eq!(windows.cause(POOL), Some(cause));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use forebay_base::{Clock, WorkerIndex};
 use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
 use forebay_discovery::{
     Description, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers, ProbeFactory,
-    SignsOfLife, WorkerClients, trouble_help, workers_of_name,
+    SignsOfLife, WorkerClients, is_answer, trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use std::io::{self, Write};
@@ -116,7 +116,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
 
 /// Fault of a worker without a description: a worker that answers is reached.
 fn unusable(why: &str) -> String {
-    if why.contains("status ") {
+    if is_answer(why) {
         format!("answers, and is not usable: {why}")
     } else {
         format!("not reached: {why}")
@@ -216,6 +216,7 @@ mod tests {
     #[test]
     fn a_worker_that_answers_is_not_called_unreached() {
         assert!(unusable("/v1/models: status 500").starts_with("answers"));
+        assert!(unusable("it refuses the question (401)").starts_with("answers"));
         assert!(unusable("/v1/models: Connection refused").starts_with("not reached"));
     }
 

@@ -8,7 +8,9 @@ use crate::cli::logging;
 use crate::cli::process::failed;
 use crate::server;
 use clap::Args;
-use forebay_config::{Config, ConfigSource, Flags, Reloader, changed_json};
+use forebay_config::{
+    Config, ConfigSource, Flags, LoadedConfig, LogConfig, Reloader, changed_json,
+};
 use forebay_control::ControlError;
 use std::io;
 use std::path::PathBuf;
@@ -52,35 +54,84 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
-    match configure(&source).and_then(|config| serve(config, source, args.take_over)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match source.load() {
+        Ok(loaded) => run_logged(loaded, source, args.take_over),
         Err(reason) => failed(reason),
     }
 }
 
-/// The effective configuration, or the reason why it is unusable. Findings go to standard error.
-fn configure(source: &ConfigSource) -> Result<Config, String> {
-    let loaded = source.load()?;
-    // A warning that cannot be printed does not prevent the start.
-    let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
-    let summary = findings::summary(&loaded.findings);
-    loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))
+/// Starts the log, and serves. From here on each fault is in the format of the log.
+fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> ExitCode {
+    let mut log = loaded.config.log.clone();
+    let level = logging::check_level(&log);
+    if level.is_err() {
+        log.level = LogConfig::default().level;
+    }
+    let logging = match logging::start(&log) {
+        Ok(logging) => logging,
+        Err(reason) => return failed(reason),
+    };
+    let config = configure(loaded, log.json);
+    let config = config.and_then(|config| level.map(|()| config).map_err(EndFault::NotStarted));
+    match config.and_then(|config| serve(config, source, takes_over)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(EndFault::Ended(ControlError::ShardStalled { .. })) => {
+            // The core dump shows where the shard hangs.
+            drop(logging);
+            std::process::abort();
+        }
+        // The log has the reason already.
+        Err(EndFault::Ended(_)) if log.json => ExitCode::FAILURE,
+        Err(EndFault::Ended(error)) => failed(error),
+        Err(EndFault::Findings(summary)) => {
+            let reason = format!("{summary} in the configuration");
+            if !log.json {
+                return failed(format!("not started: {reason}"));
+            }
+            tracing::error!(error = reason, "not started");
+            ExitCode::FAILURE
+        }
+        Err(EndFault::NotStarted(reason)) if log.json => {
+            tracing::error!(error = reason, "not started");
+            ExitCode::FAILURE
+        }
+        Err(EndFault::NotStarted(reason)) => failed(reason),
+    }
 }
 
-fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), String> {
-    let logging = logging::start(&config.log)?;
+/// Why the process ends with a failure.
+enum EndFault {
+    /// Sum of the findings.
+    Findings(String),
+    NotStarted(String),
+    Ended(ControlError),
+}
+
+/// The effective configuration, or the reason why it is unusable. Findings go to standard error.
+fn configure(loaded: LoadedConfig, is_json: bool) -> Result<Config, EndFault> {
+    if is_json {
+        findings::log(&loaded.findings);
+    } else {
+        // A warning that cannot be printed does not prevent the start.
+        let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
+    }
+    let summary = findings::summary(&loaded.findings);
+    loaded.usable().map_err(|_| EndFault::Findings(summary))
+}
+
+fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), EndFault> {
     // Before `resolve_cores`: a reload compares the keys as written.
     let reloader = Reloader::new(source, config.clone());
     let cores = available_cores();
     config.resolve_cores(&cores);
     if let Some(core) = config.cores.iter().find(|core| !cores.contains(core)) {
-        return Err(format!(
+        return Err(EndFault::NotStarted(format!(
             "`cores`: core {core} is not available to this process; available cores: {cores:?}"
-        ));
+        )));
     }
     let shown = changed_json(&config);
     let handle = server::start_process(config, reloader, takes_over);
-    let handle = handle.map_err(|error| error.to_string())?;
+    let handle = handle.map_err(|error| EndFault::NotStarted(error.to_string()))?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         listen = %handle.listen,
@@ -94,12 +145,7 @@ fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(
     } else {
         tracing::info!("ended");
     }
-    if matches!(ended, Err(ControlError::ShardStalled { .. })) {
-        // The core dump shows where the shard hangs.
-        drop(logging);
-        std::process::abort();
-    }
-    ended.map_err(|error| error.to_string())
+    ended.map_err(EndFault::Ended)
 }
 
 impl ServeArgs {

@@ -83,7 +83,11 @@ pub(super) fn state(worker: &Value) -> &str {
 pub(super) fn why(worker: &Value) -> String {
     let reasons = ["error", "waits_for", "engine_used_by"].map(|name| word(worker, name));
     let reason = reasons.into_iter().find(|reason| !reason.is_empty());
-    reason.map_or_else(|| fault(worker), ToOwned::to_owned)
+    match (reason, word(worker, "help")) {
+        (None, _) => fault(worker),
+        (Some(reason), "") => reason.to_owned(),
+        (Some(reason), help) => format!("{reason}; {help}"),
+    }
 }
 
 /// Fault of the first rank that has a fault, and how many ranks have faults.
@@ -116,6 +120,8 @@ mod tests {
         assert_eq!(row(&worker(Value::Null))[5], "-", "a rank without a limit");
         assert_eq!(row(&worker(json!(0)))[5], "-", "a rank without a limit");
         assert_eq!(row(&json!({}))[5], "-", "no rank");
+        let down = json!({"error": "/health: status 503", "help": "read its log"});
+        assert_eq!(why(&down), "/health: status 503; read its log");
         let rank = |fault: Option<&str>| json!({ "fault": fault });
         let paused = "paused: requests failed with status 404";
         assert_eq!(why(&json!({"ranks": [rank(Some(paused))]})), paused);

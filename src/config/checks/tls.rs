@@ -74,11 +74,13 @@ impl Check<'_> {
         let name = files.cert.display();
         if left.is_zero() {
             let what = format!("`{shown}.cert` {name} has expired");
-            self.warning(&origin, what, "clients refuse it; renew it");
+            let whose = if key == "admin_tls" { "callers of `admin`" } else { "clients" };
+            let help = format!("{whose} refuse this certificate of the router: renew {name}");
+            self.warning(&origin, what, help);
         } else if left < EXPIRES_SOON {
             let days = left.as_secs() / SECONDS_PER_DAY;
             let what = format!("`{shown}.cert` {name} expires in {days} days");
-            self.warning(&origin, what, "renew it, then reload");
+            self.warning(&origin, what, format!("renew {name}, then reload"));
         }
     }
 

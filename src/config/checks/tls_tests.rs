@@ -60,7 +60,8 @@ fn files_are_read_and_faults_stand_at_their_keys() {
         ),
         (
             "[tls]\ncert = \"@/old.pem\"\nkey = \"@/old.key\"",
-            "f:2:8: warning: `tls.cert` @/old.pem has expired",
+            "f:2:8: warning: `tls.cert` @/old.pem has expired. help: clients refuse this \
+             certificate of the router: renew @/old.pem",
         ),
         (
             "[[certificate]]\ncert = \"@/b.pem\"\nkey = \"@/a.pem\"\n[[listener]]\n\

@@ -34,10 +34,13 @@ pub(super) use snapshot::FoundWorker;
 pub(super) use tier_numbers::GivenNumbers;
 
 use engine_seat::EngineSeat;
+use forebay_admin::WorkerTrouble;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Connectors, EngineKind, KvFlow, WorkerConfig, WorkerUrl};
-use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, Registration};
+use forebay_discovery::{
+    DescribedRank, Description, FoundText, KvSource, Registration, is_answer, trouble_help,
+};
 use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
 use forebay_index::KeySeed;
 use forebay_tls::ConnectFault;
@@ -389,15 +392,19 @@ impl Fleet {
         (known.order != OperatorOrder::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
-    /// Takes the reason why a worker is not up; true if there was none.
+    /// Takes the reason why a worker is not up; true if there was none, or other advice.
     pub(super) fn set_error(&mut self, worker: WorkerIndex, error: String) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        known.models.trouble.replace(error).is_none()
+        let help = trouble_help(&error);
+        let last = known.models.trouble.replace(error);
+        last.is_none_or(|last| trouble_help(&last) != help)
     }
 
     /// Why the worker is not up, if it is not.
-    pub(super) fn error(&self, worker: WorkerIndex) -> Option<&str> {
-        self.workers.get(worker.index())?.models.trouble.as_deref()
+    pub(super) fn trouble(&self, worker: WorkerIndex) -> Option<WorkerTrouble<'_>> {
+        let reason = self.workers.get(worker.index())?.models.trouble.as_deref()?;
+        let help = trouble_help(reason);
+        Some(WorkerTrouble { reason, help, is_answer: is_answer(reason) })
     }
 
     /// Takes the registration of a worker; true if it changed.

@@ -19,6 +19,8 @@ pub(crate) struct FoundWorker<'a> {
     pub(crate) name: &'a str,
     /// `None`: it has not answered yet.
     pub(crate) description: Option<&'a Description>,
+    /// Why it is not up, after a failed check.
+    pub(crate) trouble: Option<&'a str>,
     pub(crate) texts: &'a BTreeMap<Arc<str>, FoundText>,
     /// The limit of its ranks; if they differ, the first rank's limit.
     pub(crate) places: PlacesLimit,
@@ -94,6 +96,7 @@ impl Fleet {
             let found = FoundWorker {
                 name: &known.shown.name,
                 description,
+                trouble: known.models.trouble.as_deref(),
                 texts: &known.texts,
                 places: self.places_limit(Some(known), description, running_max),
             };

@@ -139,6 +139,7 @@ impl KeyNews {
 
 async fn follow_url(fetch: JwksFetch, refresh: Duration, news: Rc<KeyNews>) {
     let mut last = String::new();
+    let mut has_failed = false;
     loop {
         let fetched = fetch.get().await;
         let read = fetched.and_then(|text| {
@@ -150,9 +151,13 @@ async fn follow_url(fetch: JwksFetch, refresh: Duration, news: Rc<KeyNews>) {
         });
         news.has_tried.set(true);
         sleep(FETCH_PAUSE).await;
+        let had_failed = std::mem::replace(&mut has_failed, read.is_err());
         if let Err(what) = read {
             warn!("`jwt.jwks`: {what}; the keys stay as they were");
             continue;
+        }
+        if had_failed {
+            info!("`jwt.jwks` can be read again");
         }
         let rest = refresh.saturating_sub(FETCH_PAUSE);
         let _ = tokio::time::timeout(rest, news.wanted.notified()).await;

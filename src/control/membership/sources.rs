@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{info, warn};
 
 /// Lists under way; the sources wait for a place.
 const LISTS_MAX: usize = 4;
@@ -75,7 +75,8 @@ impl WorkerLists {
     /// leave, because the configuration lacks their sources.
     pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
-        self.faulty = FaultySources::default();
+        let is_configured = |source: &String| names(&config.discovery).any(|name| name == *source);
+        self.faulty.borrow_mut().retain(is_configured);
         self.awaited.clear();
         let Some(listed) = self.listed.clone() else { return Vec::new() };
         let discovery = &config.discovery;
@@ -169,7 +170,9 @@ impl WorkerLists {
     /// Logs workers of a list that could not join: each refusal once.
     pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
         let Some((url, reason)) = refused.first() else {
-            self.refused.remove(source);
+            if self.refused.remove(source).is_some() {
+                info!(source, "all workers of the source are added");
+            }
             return;
         };
         let text = format!("{url}: {reason}");
@@ -313,10 +316,14 @@ impl Complaint {
         is_new
     }
 
-    /// The source can be read.
-    fn end(&mut self, source: &str) {
+    /// The source can be read. True after a fault, also of a configuration before.
+    fn end(&mut self, source: &str) -> bool {
         self.last.clear();
-        self.faulty.borrow_mut().remove(source);
+        let was_faulty = self.faulty.borrow_mut().remove(source);
+        if was_faulty {
+            info!(source, "read again: workers are those of the source");
+        }
+        was_faulty
     }
 
     fn log(&mut self, source: &str, error: &str) {
@@ -344,6 +351,25 @@ mod tests {
         let joined_urls = joined.iter().map(|worker| worker.url.clone()).collect();
         joined.into_iter().for_each(|worker| sources.add_brought(source, worker));
         (joined_urls, left)
+    }
+
+    /// M1: the end of a fault has a line, also where a reload comes between.
+    #[test]
+    fn a_fault_of_a_source_ends_once() {
+        let mut lists = WorkerLists::default();
+        let mut config = Config::default();
+        config.discovery.dns = vec!["http://a:1".to_owned()];
+        let mut complaint = Complaint::of(&lists.faulty);
+        assert!(!complaint.end("http://a:1"), "no fault");
+        complaint.log("http://a:1", "unknown host");
+        complaint.log("http://gone:1", "unknown host");
+        assert!(lists.unread().is_some());
+        lists.look(&config);
+        let mut after = Complaint::of(&lists.faulty);
+        assert!(after.end("http://a:1"), "a fault of before the reload");
+        assert!(!after.end("http://a:1"));
+        assert!(!after.end("http://gone:1"), "no source any more");
+        assert_eq!(lists.unread(), None);
     }
 
     #[test]

@@ -204,7 +204,11 @@ impl WorkersState {
         let ended = Rc::clone(&self.ended);
         let had_failed = self.retry_at.is_some();
         let write = spawn_blocking(move || {
-            replace(&path, &text, Durability::Disk).map_err(|error| {
+            let written = replace(&path, &text, Durability::Disk);
+            if written.is_ok() && had_failed {
+                info!("`workers_state` {}: written again", path.display());
+            }
+            written.map_err(|error| {
                 let fault = format!("`workers_state` {}: not written: {error}", path.display());
                 if !had_failed {
                     error!("{fault}; tried again until it is");

@@ -161,7 +161,7 @@ impl Publication {
             fleet: self.fleet_view(owners),
             feeds: &owners.feeds.view(),
             waits_for: &|worker| fleet.lacks(worker),
-            error: &|worker| fleet.error(worker),
+            trouble: &|worker| fleet.trouble(worker),
             sleep: &|worker| fleet.sleep_word(worker),
             engine_used_by: &|worker| fleet.engine_used_by(worker),
             load_source: &|worker| owners.feeds.load_source(worker),

@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{Listing, MissingFeature, lacks};
+use forebay_discovery::{Listing, MissingFeature, is_answer, lacks, trouble_help};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -69,11 +69,9 @@ struct ReportLine {
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<MissingFeature, Vec<&str>>::new();
-    for FoundWorker { name, description, texts, places } in workers {
+    for FoundWorker { name, description, trouble, texts, places } in workers {
         let Some(description) = description else {
-            let what = "not reached yet: it takes no traffic".to_owned();
-            let help = "start it; `forebay doctor` says more".to_owned();
-            missing.entry(MissingFeature { what, help }).or_default().push(name);
+            missing.entry(undescribed(trouble)).or_default().push(name);
             continue;
         };
         // Another server than an engine: its kind and its limit are the defaults, and not found.
@@ -112,6 +110,16 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
     lines
 }
 
+/// Line of a worker without a description, by the reason of its last failed check.
+fn undescribed(trouble: Option<&str>) -> MissingFeature {
+    let what = match trouble {
+        Some(reason) if is_answer(reason) => format!("not usable, {reason}: it takes no traffic"),
+        _ => "not reached yet: it takes no traffic".to_owned(),
+    };
+    let help = trouble_help(trouble.unwrap_or_default());
+    MissingFeature { what, help: format!("{help}; `forebay doctor` says more") }
+}
+
 fn some_of(names: &[&str]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMES_MAX).copied().collect();
     match names.len().saturating_sub(NAMES_MAX) {
@@ -143,6 +151,7 @@ mod tests {
         let found = workers.iter().map(|(name, description)| FoundWorker {
             name,
             description: description.as_ref(),
+            trouble: None,
             texts: &texts,
             places: PlacesLimit { places_max: 32, source: LimitSource::Declared },
         });
@@ -178,6 +187,19 @@ mod tests {
         }
         let report = lines(&[("w".to_owned(), Some(of(true)))], false);
         assert!(report[0].help.is_none() && report[0].found.contains("OpenAI"), "{report:?}");
+    }
+
+    /// M1: an engine that refuses the key runs, so no help is to start it.
+    #[test]
+    fn a_worker_that_answers_is_not_to_be_started() {
+        let refuses = undescribed(Some("it refuses the question (401)"));
+        assert!(refuses.what.starts_with("not usable, it refuses"), "{refuses:?}");
+        assert!(refuses.help.contains("api_key_file"), "{refuses:?}");
+        for trouble in [None, Some("/v1/models: Connection refused")] {
+            let lost = undescribed(trouble);
+            assert!(lost.what.starts_with("not reached"), "{lost:?}");
+            assert!(lost.help.starts_with("start it"), "{lost:?}");
+        }
     }
 
     #[test]

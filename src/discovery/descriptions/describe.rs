@@ -22,18 +22,18 @@ pub(crate) enum DiscoveryError {
     #[error(transparent)]
     Ask(#[from] AskError),
     /// The worker answers 401 or 403 to a query without a key.
-    #[error("it refuses the question ({0}): set `api_key` of the worker")]
+    #[error("it refuses the question ({0})")]
     Forbidden(u16),
     /// The worker answers 401 or 403 to the configured key.
-    #[error("it refuses the key of the router ({0}): correct `api_key` of the worker")]
+    #[error("it refuses the key of the router ({0})")]
     WrongKey(u16),
     /// The server is not a model server.
     #[error("its answer to GET /v1/models is no list of models: is this a model server?")]
     Models,
     /// SGLang did not report its disaggregation role.
     #[error(
-        "GET /server_info does not tell whether it prefills, decodes or does both (missing, refused or unreadable): \
-         set `role` of the worker"
+        "GET /server_info does not have its role, prefill, decode or both (missing, refused or \
+         unreadable)"
     )]
     Role,
     /// The configured endpoints are invalid.

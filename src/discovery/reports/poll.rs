@@ -69,6 +69,9 @@ impl Poll {
             };
             let pause = match self.ask(path, *read, &mut readings).await {
                 PollOutcome::Answered { took, bytes } => {
+                    if std::mem::take(&mut logged_none) {
+                        info!(worker = &*self.plan.name, "it reports its load again");
+                    }
                     let pause = pace.answered(took, bytes);
                     if pause > self.interval && !std::mem::replace(&mut logged_slow, true) {
                         let took_ms = took.as_secs_f64() * 1e3;

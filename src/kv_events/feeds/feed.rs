@@ -207,8 +207,8 @@ impl<P: KvPort> Feed<P> {
     pub(crate) fn report(&mut self, taken: MessageResult) {
         let held = self.state.borrow().block_count();
         self.status.record_batch(held);
-        if self.status.set_text(self.state.borrow().text_fit()) {
-            self.text.warn(&self.worker, self.dp_rank);
+        if let Some(is_mismatch) = self.status.set_text(self.state.borrow().text_fit()) {
+            self.text.log(is_mismatch, &self.worker, self.dp_rank);
         }
         let Some(reason) = taken.reset else {
             if taken.missed > 0 && self.replay.is_none() {

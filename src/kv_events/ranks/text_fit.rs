@@ -4,7 +4,7 @@
 use forebay_base::DpRank;
 use std::path::Path;
 use std::sync::Arc;
-use tracing::warn;
+use tracing::{info, warn};
 
 /// Blocks with unknown ids before a verdict.
 const UNKNOWN_MIN: u32 = 32;
@@ -95,8 +95,17 @@ pub(crate) struct TextSource {
 }
 
 impl TextSource {
-    /// Logs a mismatch and its remedy.
-    pub(crate) fn warn(&self, worker: &str, dp_rank: DpRank) {
+    /// Logs a mismatch and its remedy, or its end.
+    pub(crate) fn log(&self, is_mismatch: bool, worker: &str, dp_rank: DpRank) {
+        if !is_mismatch {
+            info!(
+                model = &*self.model,
+                worker,
+                dp_rank = dp_rank.0,
+                "the tokenizer of this model fits what the worker caches again"
+            );
+            return;
+        }
         warn!(
             model = &*self.model,
             model_dir = self.dir.as_deref().map(|dir| tracing::field::display(dir.display())),

@@ -6,7 +6,7 @@ use super::bounds::{is_at_low_water, is_full, limits};
 use super::enter::{Entry, Rejection};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_board::account::LeaseCost;
-use forebay_board::{LoadBoard, QueueFull, WindowOrigin};
+use forebay_board::{LoadBoard, QueueFull, WindowCause, WindowOrigin};
 use forebay_config::QueueMode;
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Pool, WorkerState};
@@ -17,19 +17,24 @@ const FREE_PLACES_PART: u64 = 32;
 
 /// The closed pool among the pools that refused the request. After a decode leg, the prefill pool
 /// counts too.
-pub(crate) fn closed_pool(binder: &Binder<'_>, model: &Model, entry: &Entry) -> Option<PoolIndex> {
+pub(crate) fn closed_pool(
+    binder: &Binder<'_>,
+    model: &Model,
+    entry: &Entry,
+) -> Option<(PoolIndex, WindowCause)> {
     let Entry::Rejected(leg, rejection) = *entry else { return None };
     // A lack of KV concerns the request, not the pool: smaller requests and requests with cached
     // prompts still fit.
-    if !matches!(
-        rejection,
-        Rejection::NoRoom | Rejection::Full(QueueFull::Depth | QueueFull::Bytes)
-    ) {
-        return None;
-    }
+    let cause = match rejection {
+        Rejection::NoRoom => WindowCause::Places,
+        Rejection::Full(QueueFull::Depth) => WindowCause::Depth,
+        Rejection::Full(QueueFull::Bytes) => WindowCause::Bytes,
+        _ => return None,
+    };
     // Without a queue a decode rank is not taken for want of a prefill rank.
     let beside = model.prefill_pool.filter(|_| leg == Leg::Decode);
-    [Some(model.pool_of(leg)), beside].into_iter().flatten().find(|&pool| is_closed(binder, pool))
+    let mut pools = [Some(model.pool_of(leg)), beside].into_iter().flatten();
+    pools.find(|&pool| is_closed(binder, pool)).map(|pool| (pool, cause))
 }
 
 /// Would another request of mean size find neither a rank nor a place to wait?

@@ -7,7 +7,7 @@ use crate::dispatch::RelayError;
 use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_board::admit::later_by_chance;
-use forebay_board::{LoadBoard, QueueFull, WindowOrigin};
+use forebay_board::{LoadBoard, QueueFull, WindowCause, WindowOrigin};
 use forebay_config::QueueMode;
 use forebay_fleet::tenant::TenantPart;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
@@ -132,10 +132,16 @@ impl Stages {
     }
 
     /// Opens the rejection window of a pool that has no room for any new request.
-    pub(super) fn close(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) {
+    pub(super) fn close(
+        &mut self,
+        fleet: &FleetSnapshot,
+        pool: PoolIndex,
+        cause: WindowCause,
+        now: NanosSinceStart,
+    ) {
         let length = fleet.config.flow.rejection_window;
         if !length.is_zero() {
-            self.loads.board.windows().open(pool, WindowOrigin::Here, now, now.plus(length));
+            self.loads.board.windows().open_at(pool, cause, now, now.plus(length));
             // Requests that ended in the meantime found the window closed and could not close it.
             self.relieve(fleet, pool, now);
         }

@@ -135,8 +135,8 @@ impl Scene<'_> {
         let projected = |leg, ahead| drain_rates.projected_wait(model.pool_of(leg), now, ahead);
         let open = || waits.open();
         let entry = enter_by(&mut binder, candidates, &applicant, wanted_ranks, open, projected);
-        if let Some(pool) = closed_pool(&binder, model, &entry) {
-            self.stages.close(fleet, pool, now);
+        if let Some((pool, cause)) = closed_pool(&binder, model, &entry) {
+            self.stages.close(fleet, pool, cause, now);
         }
         entry
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// A rank that can be copied.
 pub(in super::super) struct CopySource {
@@ -52,6 +52,8 @@ pub(super) struct SnapshotSaver {
     last: Option<SavedSnapshot>,
     /// Counts of failed and of whole snapshots.
     counts: [u64; 2],
+    /// The last snapshot could not be written.
+    has_failed: bool,
 }
 
 /// Place and content of snapshots.
@@ -74,6 +76,7 @@ impl SnapshotSaver {
             under_way: None,
             last: None,
             counts: [0; 2],
+            has_failed: false,
         }
     }
 
@@ -124,6 +127,10 @@ impl SnapshotSaver {
             *count += 1;
         }
         let path = self.target.path.display();
+        let had_failed = std::mem::replace(&mut self.has_failed, ended.is_err());
+        if had_failed && ended.is_ok() {
+            info!("snapshot {path} is written again");
+        }
         match ended {
             Ok(saved) => {
                 debug!(ranks = saved.ranks, blocks = saved.blocks, bytes = saved.bytes, %path, "snapshot written");

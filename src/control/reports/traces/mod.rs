@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tracing::warn;
+use tracing::{info, warn};
 
 /// Most bytes read of a collector's answer.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -204,7 +204,9 @@ impl ExportState {
                     figures.exported += count - rejected;
                     figures.refused += rejected;
                 });
-                self.has_failed.set(false);
+                if self.has_failed.replace(false) {
+                    info!(url, "the collector takes spans again");
+                }
                 return;
             }
             Err(ExportFault::Unreachable(cause)) => {

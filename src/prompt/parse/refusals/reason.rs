@@ -165,6 +165,49 @@ impl Reason {
         self as usize
     }
 
+    /// True if the router or its workers lack room, time or health. False: the fault of the
+    /// request, of its caller, or of a tenant past a limit of its own.
+    #[must_use]
+    pub const fn is_shortage(self) -> bool {
+        match self {
+            Self::NoHealthyWorker
+            | Self::OutOfSockets
+            | Self::RejectedInFlight
+            | Self::RejectedBusy
+            | Self::RejectedQueueFull
+            | Self::RejectedWindow
+            | Self::RejectedDemand
+            | Self::RejectedQueueWait
+            | Self::RejectedDeadline
+            | Self::RequestDeadline
+            | Self::Draining
+            | Self::UpstreamFailed
+            | Self::UpstreamTimeout
+            | Self::RequestLoop
+            | Self::Internal => true,
+            Self::BadRequest
+            | Self::BadJson
+            | Self::MissingModel
+            | Self::Unauthorized
+            | Self::Forbidden
+            | Self::UnknownModel
+            | Self::UnknownResponse
+            | Self::OriginNotAllowed
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::BodyTooLarge
+            | Self::HeadTooLarge
+            | Self::RequestTimeout
+            | Self::BodyTooSlow
+            | Self::ExpectationFailed
+            | Self::RejectedAddress
+            | Self::RejectedRequests
+            | Self::RejectedTokens
+            | Self::RejectedTooManyTokens
+            | Self::RejectedTenantInFlight => false,
+        }
+    }
+
     /// OpenAI's `code`, where clients look at it.
     pub(crate) const fn code(self) -> Option<&'static str> {
         match self {
@@ -223,6 +266,22 @@ mod tests {
             (Reason::RequestDeadline, 408),
         ] {
             assert_eq!(reason.status(), status);
+        }
+    }
+
+    /// M2: a client that errs, and a tenant past its quota, leave the router ready.
+    #[test]
+    fn a_quota_and_a_fault_of_the_client_are_no_shortage() {
+        for reason in Reason::ALL {
+            let status = reason.status();
+            let is_quota = reason.message().contains("Your ")
+                || reason.message().contains("You ")
+                || reason.message().contains("you may")
+                || reason == Reason::RejectedAddress;
+            let is_clients = (400..500).contains(&status) && status != 429 || is_quota;
+            // The client's deadline passed in the router's queue.
+            let is_clients = is_clients && reason != Reason::RequestDeadline;
+            assert_eq!(reason.is_shortage(), !is_clients, "{reason:?}");
         }
     }
 
