@@ -313,8 +313,7 @@ mod tests {
         let admitted = admitted.count();
         let state = QueueState::default();
         state.pending_bytes.store(1, Ordering::Relaxed);
-        let to_queue = queue.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || to_queue.clone()).finish();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || queue.clone()).finish();
         tracing::subscriber::with_default(subscriber, || writer.log_sums(&state, true));
         IS_WRITER.set(false);
         let out = String::from_utf8(writer.out).unwrap();
