@@ -257,4 +257,62 @@ mod tests {
             assert!(changed.iter().all(|count| fair.contains(count)), "{bytes}: {changed:?}");
         }
     }
+
+    /// Blocks that differ little, of each length: repeated bytes, a changed bit at each place, and
+    /// numbers at three places.
+    fn similar_blocks(bytes: usize, mut each: impl FnMut(&[u8])) {
+        (0..=u8::MAX).for_each(|byte| each(&vec![byte; bytes]));
+        let mut block = vec![b' '; bytes];
+        for at in 0..bytes {
+            let bit = 1 << ((at + bytes) % 8);
+            block[at] ^= bit;
+            each(&block);
+            block[at] ^= bit;
+        }
+        for number in 1..100 {
+            let digits = format!("{number:02}");
+            for at in [0, bytes / 2, bytes.saturating_sub(2)] {
+                let mut block = vec![b'0'; bytes];
+                block.iter_mut().skip(at).zip(digits.bytes()).for_each(|(to, digit)| *to = digit);
+                each(&block);
+            }
+        }
+    }
+
+    /// Number of pairs of equal numbers among sorted neighbors.
+    fn equal_pairs(mut numbers: Vec<u64>) -> usize {
+        numbers.sort_unstable();
+        numbers.windows(2).filter(|pair| pair[0] == pair[1]).count()
+    }
+
+    /// Hashes leave the last step of xxh3 to the key. So the keys of similar blocks must collide no
+    /// more often than random numbers do, in the bits that choose segment, slot, tag and slice too.
+    #[test]
+    fn keys_of_similar_blocks_are_as_good_as_random_numbers() {
+        const SEED: u64 = 7;
+        let hasher = RowHasher::new(SEED);
+        let parent = BlockKey::from_word(SEED << 40).unwrap();
+        let mut hashes = Vec::new();
+        for bytes in 1..=600 {
+            // Short blocks of two kinds may be the same block.
+            let mut seen = HashSet::new();
+            similar_blocks(bytes, |block| {
+                if bytes >= 8 || seen.insert(block.to_vec()) {
+                    hashes.push(hasher.hash(block));
+                }
+            });
+        }
+        let child = |hash: &u64| parent.child_of_hash(*hash).to_word();
+        let keys: Vec<u64> = hashes.iter().map(child).collect();
+        assert!(keys.len() > 400_000, "{} blocks", keys.len());
+        assert_eq!((equal_pairs(hashes), equal_pairs(keys.clone())), (0, 0));
+        let count = keys.len() as f64;
+        let expected = count * count / 2.0 / 2_f64.powi(32);
+        // Six standard deviations of a Poisson distribution.
+        let most = expected + 6.0 * expected.sqrt();
+        for shift in [0, 8, 32] {
+            let found = equal_pairs(keys.iter().map(|key| key >> shift & 0xffff_ffff).collect());
+            assert!((found as f64) < most, "{shift}: {found} pairs, {expected} expected");
+        }
+    }
 }

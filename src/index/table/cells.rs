@@ -212,6 +212,18 @@ impl Pairs<'_> {
         halves
     }
 
+    /// The words of all pairs.
+    #[inline]
+    pub(super) fn words(self) -> [u64; CELL_PAIRS] {
+        let mut words = [0; CELL_PAIRS];
+        let from = self.0.map_or(&[][..], |cell| &cell.0);
+        for (to, word) in words.iter_mut().zip(from) {
+            // ordering: Acquire, as in `load`.
+            *to = word.load(Ordering::Acquire);
+        }
+        words
+    }
+
     /// The word of a pair.
     #[inline]
     pub(super) fn word(self, index: usize) -> u64 {

@@ -2,7 +2,7 @@
 //! depend on input from engines: a wrong event is refused, not asserted.
 
 use super::super::words::{cell_of, lanes};
-use super::lists::is_tagged;
+use super::lists::{is_tagged, may_list};
 use super::run::{Run, RunId};
 use super::sets::whole;
 use super::tags::Tags;
@@ -116,7 +116,8 @@ impl TableWriter {
         let key = self.table.key_at(child, 0);
         let Some(list) = cell_of(parent.lengths()) else { return true };
         let Some(pair) = self.find_listed(list, bytes).0 else { return false };
-        !is_tagged(pair.word) || Tags::new(parent.tags(), &self.table.cells).has(key)
+        let has_tag = || Tags::new(parent.tags(), &self.table.cells).has(key);
+        may_list(pair.word, key) && (!is_tagged(pair.word) || has_tag())
     }
 
     /// True if children of that length are counted.

@@ -15,14 +15,35 @@ const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
 const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
 /// In the word of a listed length: some of its children have no tag, because they were stored
-/// before the list, or for lack of memory. The rest of the word counts the children of the length.
+/// before the list, or for lack of memory.
 const UNTAGGED: u64 = 1 << 63;
-const _: () = assert!(RUNS_MAX < 1 << 32, "counts of children never meet the flag");
+/// In the word of a listed length: its children.
+const COUNT: u64 = (1 << FILTER_SHIFT) - 1;
+/// Between both: a bit for some bits of the key of each child that was stored since the list began.
+/// Bits stay when a child goes.
+const FILTER_SHIFT: u32 = 24;
+const FILTER_BITS: u64 = 32;
+const _: () = assert!(RUNS_MAX as u64 <= COUNT, "counts of children never meet the filter");
+const _: () = assert!(FILTER_SHIFT as u64 + FILTER_BITS < 64, "the filter never meets the flag");
 
 /// Do all children of a listed length have a tag?
 #[inline]
 pub(super) const fn is_tagged(word: u64) -> bool {
     word & UNTAGGED == 0
+}
+
+/// May a listed length have that child? Of a length with few children, hardly any other key passes:
+/// tags need not be searched for the rest.
+#[inline(always)]
+pub(super) const fn may_list(word: u64, child: u64) -> bool {
+    word & (UNTAGGED | filter_bit(child)) != 0
+}
+
+/// The bit of a child in the word of its length.
+#[inline(always)]
+const fn filter_bit(child: u64) -> u64 {
+    // The bits above the tag.
+    1 << (FILTER_SHIFT as u64 + (child >> 40) % FILTER_BITS)
 }
 
 /// A pair of a list.
@@ -48,7 +69,8 @@ impl TableWriter {
             return self.add_listed_length(id, first, length, child);
         }
         let counts = self.owned(id).child_counts;
-        if let Some(wider) = with(word, length) {
+        let wider = with(word, length);
+        if let Some(wider) = wider.filter(|wider| lanes(*wider).count() <= self.lanes_max(id)) {
             if let Some(owned) = self.owned_mut(id) {
                 owned.child_counts = recount(word, &counts, wider, length);
             }
@@ -66,6 +88,13 @@ impl TableWriter {
             run.set_lengths(many(cell));
         }
         self.add_listed_length(id, cell, length, child)
+    }
+
+    /// Lengths that a run has in its word at most. The keys of children in the word are stored
+    /// nowhere, so a walk looks for them whatever the prompt. Roots have a list early: many prompts
+    /// begin there. A run without a parent in the index is as good as a root.
+    fn lanes_max(&self, id: RunId) -> usize {
+        if self.is_unlisted(id) { 1 } else { LANES }
     }
 
     /// Removes a child of that length from the count, and the length with its last child.
@@ -107,11 +136,12 @@ impl TableWriter {
         let (found, count) = self.find_listed(first, length);
         let needs_tag = found.is_none_or(|found| found.word & UNTAGGED == 0);
         let flag = if needs_tag && !self.add_tag(id, child) { UNTAGGED } else { 0 };
+        let added = flag | filter_bit(child.to_word());
         if let Some(found) = found {
-            self.set_listed(found, (found.word + 1) | flag);
+            self.set_listed(found, (found.word + 1) | added);
             return true;
         }
-        let is_listed = count < LENGTHS_MAX && self.push_listed(first, flag | 1, length);
+        let is_listed = count < LENGTHS_MAX && self.push_listed(first, added | 1, length);
         if !is_listed {
             self.drop_tag(id, child);
         }
@@ -120,16 +150,16 @@ impl TableWriter {
 
     fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
         let (Some(found), _) = self.find_listed(first, length) else { return };
-        debug_assert!(found.word & !UNTAGGED > 0, "a child that was never counted");
-        if found.word & !UNTAGGED > 1 {
+        debug_assert!(found.word & COUNT > 0, "a child that was never counted");
+        if found.word & COUNT > 1 {
             return self.set_listed(found, found.word - 1);
         }
         self.begin(id);
-        // The list still includes the removed pair: of `LANES + 1` pairs, `LANES` fit a word.
-        if self.listed(first).nth(LANES + 1).is_none() {
+        // The list still includes the removed pair.
+        if self.listed(first).nth(self.lanes_max(id) + 1).is_none() {
             let mut left = Vec::with_capacity(LANES);
             self.table.cells.for_each(first, |half, word| {
-                left.push((half, u32::try_from(word & !UNTAGGED).unwrap_or(u32::MAX)));
+                left.push((half, u32::try_from(word & COUNT).unwrap_or(u32::MAX)));
             });
             left.retain(|(half, _)| *half != length);
             debug_assert!(left.len() <= LANES, "more lengths than a word takes");
@@ -249,4 +279,54 @@ fn recount(word: u64, counts: &[u32; LANES], wider: u64, length: u16) -> [u32; L
         *to = count.saturating_add(u32::from(lane == length));
     }
     recounted
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "loom"))]
+mod tests {
+    use super::*;
+    use crate::table::cells::CELL_PAIRS as PAIRS;
+    use crate::{KeySeed, RootName, Shape};
+
+    /// Each child passes the filter of its length, and few other keys do while a length has few
+    /// children. Children that go leave the counts right.
+    #[test]
+    fn a_filter_hides_no_child_and_most_other_keys() {
+        const SEED: KeySeed = KeySeed(1);
+        let shape = Shape { segment_slots: 2_048, memory_bytes_max: 64 << 20 };
+        let mut writer = TableWriter::new(shape);
+        let root = BlockKey::root(SEED, &RootName::default());
+        let top = writer.create(None, root, 0).unwrap();
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut key = || root.child(SEED, &random.u128(..).to_le_bytes());
+        let mut there = Vec::new();
+        for round in 0..4 {
+            for number in 0..64_u16 {
+                let key = key();
+                writer.make_room(key);
+                there.push(writer.create(Some(top), key, 44 + number % 40).unwrap());
+            }
+            assert!(there.iter().all(|run| writer.may_have_child(top, *run)), "{round}");
+            let first = writer.run(top).and_then(|run| cell_of(run.lengths())).unwrap();
+            let words: Vec<u64> = writer.listed(first).map(|listed| listed.word).collect();
+            assert!(words.len() == 40 && words.len() > 3 * PAIRS);
+            assert_eq!(words.iter().map(|word| word & COUNT).sum::<u64>(), there.len() as u64);
+            let tagged: Vec<u64> = words.into_iter().filter(|word| is_tagged(*word)).collect();
+            assert!(tagged.len() >= 39, "only the first length has children without a tag");
+            let passed = |key: BlockKey| {
+                tagged.iter().filter(|word| may_list(**word, key.to_word())).count()
+            };
+            let passed: usize = (0..1_000).map(|_| passed(key())).sum();
+            // Of 32 bits, those of 1.6 children are set, and later those of the gone.
+            let most = tagged.len() * 1_000 * (round + 1) / 16;
+            assert!(passed > 0 && passed <= most, "{round}: {passed} of {most}");
+            there.drain(..60).for_each(|run| {
+                writer.destroy(run);
+            });
+        }
+        there.drain(..).for_each(|run| {
+            writer.destroy(run);
+        });
+        assert!(!writer.has_children(top));
+    }
 }

@@ -4,7 +4,7 @@ use super::super::overlap::Overlap;
 use super::super::words::{LANES, cell_of, lanes, twig_of};
 use super::Table;
 use super::cells::{CELL_PAIRS, CELL_WORDS};
-use super::lists::is_tagged;
+use super::lists::{is_tagged, may_list};
 use super::locator::{Location, LookupResult};
 use super::run::{RUN_BLOCKS_MAX, Run, RunId};
 use super::tags::Tags;
@@ -104,6 +104,21 @@ impl StepSet {
         debug_assert!(self.count < u32::BITS, "more steps than a set has");
         self.bits |= u32::from(is_in).wrapping_shl(self.count);
         self.count += 1;
+    }
+
+    /// The steps of the set for which `is_in` is true of step and word. Without a branch, as above.
+    #[inline(always)]
+    fn only<const N: usize>(
+        self,
+        steps: &[Step; N],
+        words: [u64; N],
+        is_in: impl Fn(u64, Step) -> bool,
+    ) -> Self {
+        let mut only = Self::default();
+        for (step, word) in steps.iter().zip(words) {
+            only.next(is_in(word, *step));
+        }
+        Self { bits: self.bits & only.bits, count: self.count }
     }
 
     /// The steps of the set, with their indices.
@@ -221,6 +236,7 @@ impl Table {
             let count = lengths.iter().position(|length| *length == 0).unwrap_or(CELL_PAIRS);
             let lengths = lengths.get(..count).unwrap_or_default();
             let found = path.children(last, lengths, &mut steps);
+            let found = found.only(&steps, pairs.words(), |word, step| may_list(word, step.word));
             let may_be = |at: &(usize, Step)| tags.has(at.1.word) || !is_tagged(pairs.word(at.0));
             children.extend(found.of(&steps).filter(may_be).map(|(_, step)| step));
         }
