@@ -184,6 +184,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
 fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> RowState {
     let is = |name| at(name).is_some_and(|value| value > 0.0);
     match worker.state.as_str() {
+        // An operator's order hides every other state.
         _ if worker.draining => RowState::Draining,
         "up" if worker.reasons.waits_for.is_some() => RowState::Registering,
         "up" if is("breaker_open") => RowState::Breaker,
