@@ -3,8 +3,10 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 46] = [
+const STATES: [(&str, &str); 48] = [
     ("a shard makes no progress", "the shard makes progress again"),
+    ("a shard waits for its core", "the shard makes progress again"),
+    ("every request fails on the rank", "requests fail on the rank no more"),
     ("worker is down", "worker is up"),
     ("worker not usable", "worker is up"),
     ("worker not reached", "worker is up"),

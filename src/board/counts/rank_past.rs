@@ -1,5 +1,6 @@
-//! Recent history of a rank, as leases and the control plane report it: the speed of prompt computation, tokens written
-//! to its KV cache, and tokens found there again. All values are hints for the choice of a rank.
+//! Recent history of a rank, as leases and the control plane report it: the speed of prompt
+//! computation, tokens written to its KV cache, and tokens found there again. All values are hints
+//! for the choice of a rank.
 
 use forebay_base::NanosSinceStart;
 use forebay_ring::sync::{AtomicU32, Ordering};

@@ -21,7 +21,7 @@ impl LoadBoard {
     /// Counts a failure of two ranks when neither is known to be the cause. The suspect is the rank
     /// with more such failures since its last success. `None`: both have the same count, which is
     /// still low. Ranks that always fail together are suspected by turns, so that both get single
-    /// requests, which separate them. Two shards that count at once may find a difference of one
+    /// requests, which separate them. Two shards that count at once may find a difference of 1
     /// that no request with another partner has shown: a wrong suspect for a single request.
     #[must_use]
     pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<Suspect> {

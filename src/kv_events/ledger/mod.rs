@@ -46,8 +46,8 @@ pub(super) struct Ledger {
     ages: [Ages; TIERS],
     /// Some entries cannot be found by their keys, so that the ledger must be cleared.
     is_spoilt: bool,
-    /// Most entries of a pool, where stores are not counted; `None` for a rank. A pool has one tier
-    /// of the lower ones: an id leaves its [`Ages`] with the last tier.
+    /// Most entries of a pool, where stores are not counted; `None` for a rank. A pool has a
+    /// single lower tier: an id leaves its [`Ages`] with the last tier.
     pool_max: Option<usize>,
 }
 
