@@ -100,6 +100,7 @@ const HELD_CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"hi
 fn a_client_that_leaves_pays_for_its_time() {
     let worker = Worker::start(|_, stream| hold(stream));
     let handle = router(counted(config(&[&worker])));
+    until("the worker is up", || usable(&handle) == 1);
     let mut bills = Bills::of(&handle);
     let chat = |more: &str| HELD_CHAT.replacen('{', &format!("{{{more}"), 1);
     for (path, body, answers) in [
