@@ -47,6 +47,10 @@ impl Check<'_> {
                         program with a level each and has no blanks, as in \
                         `info,forebay_control=debug`";
             self.error("log.level", format!("`log.level`: {fault}"), help);
+        } else if !log.level.split(',').any(is_level) {
+            let what = "`log.level` has no level for the other parts of the program, which log \
+                        nothing";
+            self.warning("log.level", what, "write for example `info,` before it");
         }
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
@@ -64,10 +68,14 @@ fn unknown_level(filter: &str) -> Option<&str> {
     let mut words = filter.split(',');
     words.find(|word| {
         let gives_level = word.contains(['=', '[', ']', '{', '}', '"']);
-        let is_level = !word.is_empty() && word.parse::<LevelFilter>().is_ok();
         let is_empty = word.is_empty() && filter.contains(|byte| byte != ',');
-        !is_level && !gives_level && !is_empty || word.contains(char::is_whitespace)
+        !is_level(word) && !gives_level && !is_empty || word.contains(char::is_whitespace)
     })
+}
+
+/// A level for all parts of the program.
+fn is_level(word: &str) -> bool {
+    !word.is_empty() && word.parse::<LevelFilter>().is_ok()
 }
 
 fn is_here(host: &str) -> bool {
@@ -96,6 +104,16 @@ mod tests {
         for level in ["inof", "", ",", "forebay", "info,debgu", "forebay_control=debug, info"] {
             let found = findings(&format!("[log]\nlevel = {level:?}"));
             assert!(found.iter().any(|one| one.contains("is no level")), "{level}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_silences_the_rest_is_a_warning() {
+        for level in ["forebay_control=debug", "forbay=debug", "[request]=trace"] {
+            let text = format!("[log]\nlevel = {level:?}\n[[worker]]\nurl = \"http://a:1\"\n");
+            let read = ConfigText { name: "f", text: &text };
+            let found = load(Some(read), &Flags::default()).findings;
+            assert!(found.iter().any(|one| one.what.contains("log nothing")), "{level}: {found:?}");
         }
     }
 

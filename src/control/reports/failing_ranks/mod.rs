@@ -127,7 +127,7 @@ impl MarkChange {
                     status,
                     callers = if is_one_caller { "one" } else { "several" },
                     help = failure_help(status, worker.api_key.is_some()),
-                    "every request fails on the rank; it gets requests as before"
+                    "every request fails on the rank"
                 );
             }
             Self::Ended => {
