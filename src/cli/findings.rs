@@ -1,5 +1,6 @@
 //! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
+use super::logging::START;
 use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig, read_worker_file};
 use std::io::{self, Write};
 use tracing::{error, warn};
@@ -13,8 +14,12 @@ pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()
 pub(super) fn log(findings: &[Finding]) {
     for Finding { severity, origin, what, help } in findings {
         match severity {
-            Severity::Error => error!(place = %origin, help, "configuration: {what}"),
-            Severity::Warning => warn!(place = %origin, help, "configuration: {what}"),
+            Severity::Error => {
+                error!(target: START, place = %origin, help, "configuration: {what}");
+            }
+            Severity::Warning => {
+                warn!(target: START, place = %origin, help, "configuration: {what}");
+            }
         }
     }
 }

@@ -24,11 +24,15 @@ pub(super) fn check_level(log: &LogConfig) -> Result<(), String> {
     filter(log).map(|_| ())
 }
 
+/// Target of the lines about a start that fails, which no level silences.
+pub(super) const START: &str = "forebay::start";
+
 // The NATS client logs events that Forebay logs itself; a level for `async_nats` brings its lines
 // back. A sum is of lines that have passed the filter.
 fn filter(log: &LogConfig) -> Result<EnvFilter, String> {
-    EnvFilter::try_new(format!("async_nats=error,{SUMS}=trace,{}", log.level))
-        .map_err(|error| format!("`log.level` {:?}: {error}; write for example info", log.level))
+    let level = &log.level;
+    EnvFilter::try_new(format!("async_nats=error,{SUMS}=trace,{level},{START}=trace"))
+        .map_err(|error| format!("`log.level` {level:?}: {error}; write for example info"))
 }
 
 /// Starts logging. Once per process; further calls change nothing.

@@ -3,12 +3,13 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 48] = [
+const STATES: [(&str, &str); 49] = [
     ("a shard makes no progress", "the shard makes progress again"),
     ("a shard waits for its core", "the shard makes progress again"),
     ("every request fails on the rank", "requests fail on the rank no more"),
     ("worker is down", "worker is up"),
     ("worker not usable", "worker is up"),
+    ("not ready: requests are refused until", "worker is up"),
     ("worker not reached", "worker is up"),
     ("{what}: it takes no traffic; trying on", "worker is up"),
     ("its health is not known", "its health is known again"),

@@ -5,6 +5,6 @@ mod drain_rate;
 mod drain_rates;
 mod in_flight;
 
-pub use drain_rate::{DrainRate, EndedSample, later_by_chance};
+pub use drain_rate::{BEFORE_JITTER_MAX, DrainRate, EndedSample, later_by_chance};
 pub use drain_rates::DrainRates;
 pub use in_flight::{AdmittedRequest, ExceededLimit, HeldBytes, InFlight};

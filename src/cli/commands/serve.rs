@@ -4,7 +4,7 @@
 use super::machine::available_cores;
 use crate::cli::findings;
 use crate::cli::key_flags::KeyFlags;
-use crate::cli::logging;
+use crate::cli::logging::{self, START};
 use crate::cli::process::failed;
 use crate::server;
 use clap::Args;
@@ -80,19 +80,24 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
             drop(logging);
             std::process::abort();
         }
-        // The log has the reason already.
-        Err(EndFault::Ended(_)) if log.json => ExitCode::FAILURE,
+        Err(EndFault::Ended(error)) if log.json => {
+            // The log has the reason already, unless its level keeps errors away.
+            if !tracing::enabled!(tracing::Level::ERROR) {
+                tracing::error!(target: START, error = error.to_string(), "ended");
+            }
+            ExitCode::FAILURE
+        }
         Err(EndFault::Ended(error)) => failed(error),
         Err(EndFault::Findings(summary)) => {
             let reason = format!("{summary} in the configuration");
             if !log.json {
                 return failed(format!("not started: {reason}"));
             }
-            tracing::error!(error = reason, "not started");
+            tracing::error!(target: START, error = reason, "not started");
             ExitCode::FAILURE
         }
         Err(EndFault::NotStarted(reason)) if log.json => {
-            tracing::error!(error = reason, "not started");
+            tracing::error!(target: START, error = reason, "not started");
             ExitCode::FAILURE
         }
         Err(EndFault::NotStarted(reason)) => failed(reason),

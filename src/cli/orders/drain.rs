@@ -92,7 +92,9 @@ async fn given(args: &OrderArgs, order: RotationOrder, out: &mut impl Write) -> 
         if !args.json && !order.is_done(&worker) {
             line(&order.said(&worker), out)?;
         }
-        worker = waited(&client, args, order, wait).await?;
+        if !order.is_done(&worker) {
+            worker = waited(&client, args, order, wait).await?;
+        }
     }
     match args.json {
         true => json(&worker, out),

@@ -69,7 +69,10 @@ fn unknown_level(filter: &str) -> Option<&str> {
     words.find(|word| {
         let gives_level = word.contains(['=', '[', ']', '{', '}', '"']);
         let is_empty = word.is_empty() && filter.contains(|byte| byte != ',');
-        !is_level(word) && !gives_level && !is_empty || word.contains(char::is_whitespace)
+        // Fields of spans may have blanks.
+        let is_named = !word.contains(['[', '"']);
+        !is_level(word) && !gives_level && !is_empty
+            || is_named && word.contains(char::is_whitespace)
     })
 }
 
@@ -97,6 +100,7 @@ mod tests {
             "info,",
             "info,forebay_control=debug",
             "warn,[request{id=1}]=trace",
+            "info,[request{id=\"a b\"}]=trace",
         ] {
             let found = findings(&format!("[log]\nlevel = {level:?}"));
             assert!(found.is_empty(), "{level}: {found:?}");

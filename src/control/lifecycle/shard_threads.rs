@@ -88,7 +88,8 @@ impl ThreadUse {
         // A wait that goes on is in no count yet.
         let open_ns = if self.is_runnable { passed_ns.saturating_sub(ran_ns) } else { 0 };
         let waited_ns = counted_ns.max(open_ns).min(passed_ns);
-        let is_taken = waited_ns > passed_ns / 2 && ran_ns < passed_ns / 2;
+        // A turn takes far less: a shard that ran longer is in an endless loop.
+        let is_taken = waited_ns > passed_ns / 2 && ran_ns < passed_ns / 10;
         is_taken.then_some(TakenCpu { core: self.core, waited_ms: waited_ns / 1_000_000 })
     }
 }

@@ -157,9 +157,9 @@ impl Membership {
             let mut workers = env.config.workers.iter();
             let Some(worker) = workers.find(|worker| worker.url == *url) else { continue };
             match self.add(env, worker, &mut KnownConnectors::new()) {
-                Ok(place) => {
+                Ok(_) => {
+                    self.forget_orders(url);
                     info!(url, "added by the configuration");
-                    change = change.and(self.apply_pending_order(env, place, url));
                 }
                 Err(reason @ (PlaceError::Name | PlaceError::Url))
                     if self.fleet.is_leaving(worker) =>

@@ -40,7 +40,15 @@ impl Membership {
         change
     }
 
-    /// Applies the earlier order for a worker that a source or the configuration has added.
+    /// Forgets orders of before a restart: a worker that an operator adds, by a call or a reload,
+    /// is not removed.
+    pub(super) fn forget_orders(&mut self, url: &str) {
+        if let Some(file) = &mut self.orders_file {
+            file.forget_orders(url);
+        }
+    }
+
+    /// Applies the earlier order for a worker that a source has added.
     pub(super) fn apply_pending_order(
         &mut self,
         env: &Environment,

@@ -51,10 +51,7 @@ impl Membership {
                 PlaceError::Name => AddRefusal::NameTaken,
                 PlaceError::Full => AddRefusal::Full,
             })?;
-        if let Some(file) = &mut self.orders_file {
-            // Also orders of before a restart: a worker that an operator adds is not removed.
-            file.forget_orders(&worker.url);
-        }
+        self.forget_orders(&worker.url);
         let name = self.fleet.name(place).unwrap_or_default();
         info!(worker = &*name, url = worker.url, "added by the admin API");
         Ok((name, FleetChange::published()))

@@ -144,7 +144,7 @@ impl WorkersState {
         self.pending.retain(|order| order.url != url);
     }
 
-    /// The pending order for a worker that a source or the configuration has added.
+    /// The pending order for a worker that a source has added.
     pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
         let place = self.pending.iter().position(|order| order.url == url)?;
         Some(self.pending.swap_remove(place))

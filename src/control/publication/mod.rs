@@ -28,6 +28,7 @@ use serde_json::Value;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use tracing::error;
 
 /// The published fleet, and its views for operators and other routers.
 pub(super) struct Publication {
@@ -75,6 +76,10 @@ impl Publication {
     /// Takes a new generation, with the limits of ranks in their slow start.
     pub(super) fn renew(&mut self, env: &Environment, mut fleet: FleetSnapshot) {
         self.warming.limit(&mut fleet);
+        if self.fleet.can_serve() && !fleet.can_serve() {
+            let reason = forebay_admin::why_not(&fleet);
+            error!(reason, "not ready: requests are refused until a worker is up");
+        }
         self.live.changed(&self.fleet, env.clock.now(), &fleet);
         self.fleet = Arc::new(fleet);
         env.board.set_queues(&self.fleet);

@@ -11,7 +11,7 @@ use forebay_board::account::NO_ENDPOINT;
 use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
 use forebay_identity::AnswerField;
 use forebay_mailbox::EngineAnswer;
-use forebay_prompt::parse::Refusal;
+use forebay_prompt::parse::{Reason, Refusal};
 
 /// Answers a request with an invalid head or body. The connection ends, because the start of the
 /// next request is unknown.
@@ -33,8 +33,10 @@ pub(crate) async fn before_body(
     request: &Request<'_>,
     refusal: &Refusal,
 ) -> ConnectionReuse {
+    // Of a loop the path is not read: bytes behind the head may be frames of an upgrade.
+    let may_have_frames = refusal.reason() == Reason::RequestLoop;
     let wire = Wire {
-        keep_alive: discard::goes_on(env, conn, &request.head),
+        keep_alive: !may_have_frames && discard::goes_on(env, conn, &request.head),
         head_only: request.head.method == Method::Head,
     };
     match answer(env, conn, refusal, wire, request).await {
@@ -178,7 +180,7 @@ fn encode(
 mod tests {
     use super::*;
     use forebay_http1::HeadError;
-    use forebay_prompt::parse::{ApiShape, Reason};
+    use forebay_prompt::parse::ApiShape;
     use std::time::Duration;
 
     fn bytes(refusal: &Refusal, api: ApiShape, wire: Wire, request_id: &[u8]) -> String {

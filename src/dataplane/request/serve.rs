@@ -60,13 +60,11 @@ pub(crate) async fn serve(
 
 /// Endpoint of the path.
 fn routed(shard: &Shard, conn: &Conn, head: &mut RequestHead) -> Result<Endpoint, Refusal> {
-    // First: bytes behind the head of an upgrade are frames, and any answer ends the connection.
-    let routed = route(&head.method, head.path(&conn.input))
-        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head));
     if request_loop(head, &conn.input, shard.links.control.router_id).is_some() {
         return Err(Refusal::new(Reason::RequestLoop));
     }
-    routed
+    route(&head.method, head.path(&conn.input))
+        .or_else(|refusal| websocket::route(refusal, &shard.intake.cors(), conn, head))
 }
 
 /// A request without an endpoint: answers a CORS preflight, or refuses.

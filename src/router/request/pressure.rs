@@ -6,7 +6,7 @@ use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use crate::queue::{Rejection, has_share, is_relieved};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
-use forebay_board::admit::later_by_chance;
+use forebay_board::admit::{BEFORE_JITTER_MAX, later_by_chance};
 use forebay_board::{LoadBoard, QueueFull, WindowCause, WindowOrigin};
 use forebay_config::QueueMode;
 use forebay_fleet::tenant::TenantPart;
@@ -119,7 +119,7 @@ impl Stages {
     fn window(&mut self, fleet: &FleetSnapshot, pool: PoolIndex, now: NanosSinceStart) -> Refusal {
         let windows = self.loads.board.windows();
         let rest = |until: Option<NanosSinceStart>| {
-            Duration::from_nanos(until.map_or(0, |until| until.since(now)))
+            Duration::from_nanos(until.map_or(0, |until| until.since(now))).min(BEFORE_JITTER_MAX)
         };
         let left = rest(windows.open_until(pool, now));
         let by_hand = rest(windows.open_by_until(pool, WindowOrigin::Hand, now));
@@ -289,8 +289,12 @@ impl Stages {
     ) -> Option<Duration> {
         let pool = fleet.pool(index)?;
         let ahead = waiting(&self.loads.board, fleet, index, pool) + 1;
-        // Now, not at the next tick: in a burst of refusals the rate would be as old as the tick.
-        self.drain_rates.observe_refusal(index, pool, &self.loads.board, now);
+        let is_open = |by| self.loads.board.windows().open_by_until(index, by, now).is_some();
+        // Refusals by the window of an operator or of another replica leave the pool with room.
+        if ![WindowOrigin::Hand, WindowOrigin::Elsewhere].into_iter().any(is_open) {
+            // Now, not at the next tick: in a burst of refusals the rate would be as old as it.
+            self.drain_rates.observe_refusal(index, pool, &self.loads.board, now);
+        }
         self.drain_rates.retry_after(index, now, ahead, &mut self.random)
     }
 }

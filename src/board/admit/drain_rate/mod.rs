@@ -38,6 +38,9 @@ const _: () = assert!(ENDS_IN_A_LULL < ENDS_NEEDED);
 /// Up to this share of the wait is added by chance, so that clients refused together do not come
 /// back together.
 const JITTER: f64 = 0.5;
+/// Longest wait before the jitter: clients that are sent the longest wait must not come back
+/// together either.
+pub const BEFORE_JITTER_MAX: Duration = Duration::from_secs(40);
 
 /// Ends per second of a pool; unknown at first.
 #[derive(Clone, Debug, Default)]
@@ -164,9 +167,7 @@ impl DrainRate {
         random: &mut fastrand::Rng,
     ) -> Option<Duration> {
         let wait = self.projected_wait(now, ahead)?;
-        // Limit the wait before the jitter: clients that are sent the longest wait must not come
-        // back together either.
-        let cut = wait.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX.div_f64(1.0 + JITTER));
+        let cut = wait.clamp(RETRY_AFTER_MIN, BEFORE_JITTER_MAX);
         Some(later_by_chance(cut, random))
     }
 }

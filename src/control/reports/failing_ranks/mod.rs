@@ -8,11 +8,14 @@
 //! | no success meanwhile, and no request runs | a caller with wrong requests has company |
 //! | several callers, or a status of a whole engine | a caller repeats its faults |
 //!
-//! A success ends the mark, and so does [`CALM`] without a further failure.
+//! With [`LONG_FAILURES`] over [`LONG_AFTER`], running requests count for nothing: under steady
+//! load there are always some.
+//!
+//! A success ends the mark. After [`CALM`] without requests the mark is over, unproven.
 
 use forebay_admin::{failure_help, is_callers_fault};
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_board::{HeldFailures, RankLoad};
+use forebay_board::{FailureWeight, HeldFailures, RankLoad};
 use forebay_fleet::worker::{Rank, Worker};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +25,9 @@ use tracing::{info, warn};
 const FAILURES_MIN: u32 = 4;
 /// Time from the first to the last failure.
 const FAILING_AFTER: Duration = Duration::from_secs(10);
+/// Failures and time after which a running request is no hope: under steady load some always run.
+const LONG_FAILURES: u32 = 16;
+const LONG_AFTER: Duration = Duration::from_secs(30);
 /// A rank without a failure for so long has no requests, or serves them.
 const CALM: Duration = Duration::from_secs(300);
 
@@ -36,7 +42,6 @@ pub(super) struct FailingRanks {
 struct FailureRun {
     first: NanosSinceStart,
     last: NanosSinceStart,
-    /// Weights of these failures.
     failures: u32,
     /// Score of the rank at the last look.
     score: u32,
@@ -47,7 +52,10 @@ struct FailureRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkChange {
     Set(HeldFailures),
-    Ended,
+    /// A request has succeeded, or another process serves the rank.
+    Served,
+    /// No request has come for a time.
+    Unknown,
 }
 
 impl FailingRanks {
@@ -77,7 +85,10 @@ impl FailingRanks {
         }
         match (was_marked, is_marked, held) {
             (false, true, Some(held)) => Some(MarkChange::Set(held)),
-            (true, false, _) => Some(MarkChange::Ended),
+            (true, false, _) if before.is_some_and(|run| now >= run.last.plus(CALM)) => {
+                Some(MarkChange::Unknown)
+            }
+            (true, false, _) => Some(MarkChange::Served),
             _ => None,
         }
     }
@@ -99,17 +110,19 @@ impl FailureRun {
         let mut run = before.filter(goes_on).unwrap_or(new);
         // A failure of another caller or model lowers the score of many failures.
         if held.score != run.score {
-            let added = held.score.saturating_sub(run.score).max(1);
+            let is_refusal = (1..500).contains(&held.status);
+            let weight = if is_refusal { FailureWeight::Refused } else { FailureWeight::Failed };
+            let added = (held.score.saturating_sub(run.score) / weight as u32).max(1);
             run.first = if run.failures == 0 { now } else { run.first };
             run.last = now;
             run.failures = run.failures.saturating_add(added);
             run.score = held.score;
         }
         let is_proven = !held.is_one_caller || !is_callers_fault(held.status);
-        run.is_marked |= run.failures >= FAILURES_MIN
-            && is_proven
-            && run.last >= run.first.plus(FAILING_AFTER)
-            && load.in_flight() == 0;
+        let has = |failures, time| run.failures >= failures && run.last >= run.first.plus(time);
+        let is_over = has(FAILURES_MIN, FAILING_AFTER) && load.in_flight() == 0;
+        let is_marked = is_proven && (is_over || has(LONG_FAILURES, LONG_AFTER));
+        run.is_marked |= is_marked;
         run
     }
 }
@@ -130,9 +143,13 @@ impl MarkChange {
                     "every request fails on the rank"
                 );
             }
-            Self::Ended => {
+            Self::Served => {
                 info!(worker = worker_name, dp_rank, "requests fail on the rank no more");
             }
+            Self::Unknown => info!(
+                worker = worker_name,
+                dp_rank, "requests fail on the rank no more, because none comes: nothing is proven"
+            ),
         }
     }
 }

@@ -133,3 +133,29 @@ fn a_mark_ends_without_requests_and_with_a_new_process() {
         assert_eq!(rank.changes, [(10, true), (end, false)]);
     }
 }
+
+/// Under steady load a request always runs: it is no hope for ever.
+#[test]
+fn a_running_request_keeps_the_mark_away_for_a_time_only() {
+    let mut rank = Lone::new();
+    assert!(rank.load().try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
+    for second in 0..60 {
+        rank.fail(u8::try_from(second % 3).unwrap(), 404, second);
+        rank.look(second);
+        assert_eq!(rank.load().is_failing(), second >= 30, "after {second} s");
+    }
+}
+
+/// Failures of requests count, whatever their weight.
+#[test]
+fn two_failures_are_no_proof() {
+    for status in [404, 500] {
+        let mut rank = Lone::new();
+        rank.serve(1);
+        for (count, second) in (1..).zip([0, 12, 24, 36]) {
+            rank.fail(1, status, second);
+            rank.look(second);
+            assert_eq!(rank.load().is_failing(), count == 4, "{status}, {count} failures");
+        }
+    }
+}
