@@ -385,7 +385,7 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
     let refused = ask(handle.listen, "/v1/completions");
     assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-window")));
     let after: u64 = refused.field("retry-after").unwrap().parse().unwrap();
-    assert!(after >= 60, "the longest that is sent: {after}");
+    assert!((40..=60).contains(&after), "the longest that is sent, spread: {after}");
     for (body, status) in [("{}", 400), ("open", 400), (r#"{"open":"1s","model":"x"}"#, 200)] {
         let (answered, answer) = say(handle.admin, "/admin/window", body);
         assert_eq!((answered, answer["error"].is_string()), (status, status == 400), "{body}");
