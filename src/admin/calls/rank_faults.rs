@@ -103,13 +103,6 @@ pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
     }
 }
 
-/// Does every request fail on the rank, by more than the refusals of a single caller? For alerts: a
-/// caller can be wrong at night.
-pub(crate) fn fails_for_several(load: &RankLoad) -> bool {
-    let is_broad = |held: HeldFailures| !held.is_one_caller || !is_refusal(held.status);
-    load.is_failing() && load.held().is_some_and(is_broad)
-}
-
 /// Statuses that requests cause more often than engines. The other refusals mean a path, a method
 /// or a key that a wrong engine refuses for all requests.
 #[must_use]

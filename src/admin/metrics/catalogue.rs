@@ -2,7 +2,6 @@
 //! a scrape reads its samples. `/metrics`, the reference page and the live page follow the list.
 //! The plain counters of shards are in [`Count`](forebay_board::account::Count).
 
-use super::super::calls::rank_faults::fails_for_several;
 use super::samples::Samples::{self, Labelled, Maybe, Nanos, One, RankFractions, Ranks};
 use super::samples::{load, wide};
 use super::scrape::{self, by};
@@ -266,9 +265,8 @@ catalogue! {
         BREAKER_OPEN = Gauge "breaker_open" ["worker", "dp_rank"]
             Ranks(|s, rank| load(s, rank).map(|load| load.is_open().into()));
         /// 1 while every request on the rank has failed, or was refused with 4xx, for ten seconds.
-        /// Refusals of a single caller do not count.
         RANK_FAILING = Gauge "rank_failing" ["worker", "dp_rank"]
-            Ranks(|s, rank| load(s, rank).map(|load| fails_for_several(load).into()));
+            Ranks(|s, rank| load(s, rank).map(|load| load.is_failing().into()));
         /// Times that the rank was ejected: it stood still, or was far slower than its pool.
         RANK_EJECTIONS = Counter "rank_ejections_total" ["worker", "dp_rank", "reason"]
             Labelled(scrape::ejections);
