@@ -2,7 +2,7 @@
 //!
 //! | since the first look | cause |
 //! |---|---|
-//! | a thread could run most of the time, and ran less than half of it | the core is taken |
+//! | a thread could run most of the time, and ran less than a tenth of it | the core is taken |
 //! | else | the shard computes, or is blocked: a bug |
 
 use std::fs;

@@ -317,7 +317,7 @@ mod tests {
                 tagged.iter().filter(|word| may_list(**word, key.to_word())).count()
             };
             let passed: usize = (0..1_000).map(|_| passed(key())).sum();
-            // Of 32 bits, those of 1.6 children are set, and later those of the gone.
+            // The bits of 1.6 children are set, of 32, and later the bits of removed children too.
             let most = tagged.len() * 1_000 * (round + 1) / 16;
             assert!(passed > 0 && passed <= most, "{round}: {passed} of {most}");
             there.drain(..60).for_each(|run| {

@@ -89,7 +89,7 @@ fn a_lone_caller_is_evidence_by_the_status() {
     }
 }
 
-/// However many requests of some callers fail: while others are served, the rank is not marked.
+/// While a caller is served, failed requests of other callers mark no rank, however many.
 #[test]
 fn callers_with_wrong_requests_mark_no_rank_that_serves() {
     for (failures, statuses) in [(1, [404; 2]), (30, [404, 400]), (500, [401, 500])] {
