@@ -86,7 +86,10 @@ async fn given(args: &OrderArgs, order: RotationOrder, out: &mut impl Write) -> 
     if let RotationOrder::Drain { .. } = order
         && !is_set(&worker, "draining")
     {
-        return Err(format!("{}: the answer does not show the order", client.address()));
+        return Err(format!(
+            "{}: the answer does not show the order; is this the `admin` address of a router?",
+            client.address()
+        ));
     }
     if let Some(wait) = args.wait {
         if !args.json && !order.is_done(&worker) {

@@ -78,7 +78,8 @@ impl Publication {
         self.warming.limit(&mut fleet);
         if self.fleet.can_serve() && !fleet.can_serve() {
             let reason = forebay_admin::why_not(&fleet);
-            error!(reason, "not ready: requests are refused until a worker is up");
+            let help = "`forebay workers` has the reason of each worker, and what to do";
+            error!(reason, help, "not ready: requests are refused until a worker is up");
         }
         self.live.changed(&self.fleet, env.clock.now(), &fleet);
         self.fleet = Arc::new(fleet);
