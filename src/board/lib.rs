@@ -28,6 +28,7 @@ pub use counts::unstreamed_prompts::{PassedPrompts, PromptNumber, PromptSlot, Un
 pub use faults::breaker::{
     BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
 };
+pub use faults::comparison_turn::ComparisonTurn;
 pub use faults::ejection::EjectReason;
 pub use faults::suspect::Suspect;
 pub use limits::learned_limit::{LearnedLimit, LimitReport};
