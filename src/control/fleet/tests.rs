@@ -11,7 +11,7 @@ use forebay_discovery::{
     ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
-    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
+    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration, WorkerState,
 };
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
@@ -174,7 +174,7 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
     let described = |fleet: &mut Fleet, card: &str, block_size_tokens| {
         let description = description(card, 1, block_size_tokens);
         fleet.describe(worker, ADDRESS, description, BTreeMap::new());
-        fleet.snapshot().workers[0].cache_generation
+        fleet.snapshot().workers[0].generation.cache
     };
     let card = r#"{"data":[{"id":"m","created":1}]}"#;
     assert_eq!(described(&mut fleet, card, 16), 0, "the first life");
@@ -186,6 +186,10 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
     assert_eq!(described(&mut fleet, later, 16), 1, "once for an outage");
     fleet.set_state(worker, WorkerState::Up);
     assert_eq!(described(&mut fleet, later, 32), 2, "restarted between two checks");
+    let generation = |fleet: &mut Fleet| fleet.snapshot().workers[0].generation;
+    assert_eq!(generation(&mut fleet), WorkerGeneration { engine: 2, cache: 2 });
+    fleet.empty_caches(worker);
+    assert_eq!(generation(&mut fleet), WorkerGeneration { engine: 2, cache: 3 }, "it is the same");
     let model = fleet.snapshot().model("m").unwrap().1.clone();
     let roots = model.roots.guesses;
     assert!(
@@ -268,7 +272,7 @@ fn a_place_stays_reserved_for_its_address() {
     assert_eq!((fleet.worker_named("b"), fleet.name(WorkerIndex(1))), (None, None));
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.workers[1].state, WorkerState::Gone);
-    assert_eq!(snapshot.workers[1].cache_generation, 1);
+    assert_eq!(snapshot.workers[1].generation.cache, 1);
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0)]);
     assert_eq!(fleet.feed_plans().len() + fleet.load_plans().len(), 1, "of the other");
     // The last result of a probe comes too late.
@@ -287,7 +291,7 @@ fn a_place_stays_reserved_for_its_address() {
     fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0), RankIndex(1)]);
-    assert_eq!((snapshot.ranks.len(), snapshot.workers[1].cache_generation), (2, 1));
+    assert_eq!((snapshot.ranks.len(), snapshot.workers[1].generation.cache), (2, 1));
     assert!(fleet.leave(WorkerIndex(1), s(30)));
     assert!(fleet.set_draining(WorkerIndex(1), WorkerDrain::Off), "called off");
     assert_eq!(fleet.leaving(s(99), |_| true), []);
@@ -316,7 +320,7 @@ fn declared_capacity_is_kept_and_is_no_sign_of_a_restart() {
         description.ranks[0].running_max = running_max;
         fleet.describe(worker, ADDRESS, description, BTreeMap::new());
         let snapshot = fleet.snapshot();
-        (snapshot.ranks[0].running_max, snapshot.workers[0].cache_generation)
+        (snapshot.ranks[0].running_max, snapshot.workers[0].generation.cache)
     };
     assert_eq!(told(&mut fleet, 16, None), (0, 0));
     assert_eq!(told(&mut fleet, 16, Some(64)), (64, 0));
