@@ -2,8 +2,7 @@
 
 use crate::cli::process::failed;
 use clap::{Args, Subcommand};
-use forebay_base::limits::{API_KEYS_MAX, TENANT_NAME_BYTES_MAX};
-use forebay_config::QUEUE_CLASSES;
+use forebay_base::limits::{API_KEYS_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX};
 use forebay_keys::{FreshKey, KeyRing, StoredKey, add, change, parse, read, remove};
 use forebay_text::chat::utc_now;
 use std::io::{self, Write};
@@ -48,8 +47,15 @@ struct AddArgs {
     /// Models that the key may use [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     models: Vec<String>,
-    /// Best class that its requests may have, 0 to 3 [default: queue.class_default]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..CLASSES))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(..CLASSES),
+        help = format!(
+            "Best class that its requests may have, 0 to {} [default: queue.class_default]",
+            CLASSES - 1
+        )
+    )]
     class_best: Option<u8>,
 }
 
