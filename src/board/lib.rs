@@ -14,6 +14,8 @@ mod limits;
 mod load_board;
 mod queues;
 mod rank_load;
+#[cfg(all(test, not(feature = "loom")))]
+mod rank_load_tests;
 mod report;
 mod shard_board;
 mod tenant_board;
