@@ -4,7 +4,7 @@
 use crate::start_error::StartError;
 use forebay_admin::{Access, AdminSocket};
 use forebay_base::limits::SHARDS_MAX;
-use forebay_base::{Clock, RouterId, ShardIndex};
+use forebay_base::{Clock, RouterId, ThreadName};
 use forebay_board::LoadBoard;
 use forebay_config::{AdminAddress, Config, Reloader};
 use forebay_control::{
@@ -411,7 +411,7 @@ fn launch(
         feed_timers,
         log_dropped: crate::log::dropped_lines_count,
     };
-    let control = std::thread::Builder::new().name("control".into());
+    let control = std::thread::Builder::new().name(ThreadName::Control.to_string());
     let control = Some(control.spawn(move || forebay_control::run(setup))?);
     let admin = admin_address.port_address().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
     Ok(ServerHandle { listen, listeners: further, admin, admin_address, stop, control, shards })
@@ -436,10 +436,10 @@ fn handed_index(file: File) -> Option<SnapshotFile> {
 }
 
 fn spawn_shard(setup: ShardSetup) -> io::Result<JoinHandle<()>> {
-    let ShardIndex(number) = setup.end.index;
-    std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
+    let shard = setup.end.index;
+    std::thread::Builder::new().name(ThreadName::Shard(shard).to_string()).spawn(move || {
         if let Err(error) = forebay_dataplane::run(setup) {
-            tracing::error!(shard = number, %error, "a shard ended: its runtime failed");
+            tracing::error!(shard = shard.0, %error, "a shard ended: its runtime failed");
         }
     })
 }

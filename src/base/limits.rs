@@ -221,6 +221,8 @@ pub const APPLY_OPS_PER_TURN: usize = 1_024;
 /// shortest parts are dropped.
 pub const HOLDINGS_MAX: usize = 16;
 // Topic: Queues and streams.
+/// Number of priority classes; 0 is served first.
+pub const QUEUE_CLASSES: u8 = 4;
 /// Flows (tenant and model) of a class that keep their place in the order without waiting requests.
 /// Full: all idle flows are forgotten, so that a returning tenant is served a little early.
 pub const IDLE_FLOWS_MAX: usize = 4_096;

@@ -14,6 +14,8 @@ mod limits;
 mod load_board;
 mod queues;
 mod rank_load;
+#[cfg(all(test, not(feature = "loom")))]
+mod rank_load_tests;
 mod report;
 mod shard_board;
 mod tenant_board;
@@ -28,6 +30,7 @@ pub use counts::unstreamed_prompts::{PassedPrompts, PromptNumber, PromptSlot, Un
 pub use faults::breaker::{
     BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
 };
+pub use faults::comparison_turn::ComparisonTurn;
 pub use faults::ejection::EjectReason;
 pub use faults::suspect::Suspect;
 pub use limits::learned_limit::{LearnedLimit, LimitReport};

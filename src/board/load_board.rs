@@ -1,6 +1,7 @@
 //! The load board: a padded cell of atomics per rank, shared by all shards and the control plane,
 //! with the cells of queues, the rejection windows, and the bells of the shards.
 
+use super::ComparisonTurn;
 use super::KvReport;
 use super::LoadReading;
 use super::PassedPrompts;
@@ -25,14 +26,21 @@ use std::sync::Arc;
 /// MiB.
 #[derive(Debug)]
 pub struct LoadBoard {
-    cells: Box<[CachePadded<RankLoad>]>,
-    pasts: Box<[RankPast]>,
-    prompts: Box<[RankPrompts]>,
+    ranks: RankCells,
+    comparison: CachePadded<ComparisonTurn>,
     queues: Box<[CachePadded<QueueCell>]>,
     windows: Windows,
     in_flight: CachePadded<InFlightCount>,
     tenants: TenantBoard,
     bells: Vec<Arc<Bell>>,
+}
+
+/// Cells of all ranks, by index. Apart, because a choice reads only the first two of each rank.
+#[derive(Debug)]
+struct RankCells {
+    loads: Box<[CachePadded<RankLoad>]>,
+    pasts: Box<[RankPast]>,
+    prompts: Box<[RankPrompts]>,
 }
 
 /// Prompts in flight on a rank, and what they hold by its engine.
@@ -55,9 +63,12 @@ impl LoadBoard {
     #[must_use]
     pub fn with_bells(bells: Vec<Arc<Bell>>) -> Self {
         Self {
-            cells: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
-            pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
-            prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
+            ranks: RankCells {
+                loads: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
+                pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
+                prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
+            },
+            comparison: CachePadded::default(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             windows: Windows::new(),
             in_flight: CachePadded::default(),
@@ -69,7 +80,7 @@ impl LoadBoard {
     /// The cell of a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn rank(&self, rank: RankIndex) -> Option<&RankLoad> {
-        self.cells.get(rank.index()).map(|cell| &**cell)
+        self.ranks.loads.get(rank.index()).map(|cell| &**cell)
     }
 
     /// Sets the queue that each rank of the snapshot wakes when it has room. Called before the
@@ -85,12 +96,12 @@ impl LoadBoard {
     /// Recent history of a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn past(&self, rank: RankIndex) -> Option<&RankPast> {
-        self.pasts.get(rank.index())
+        self.ranks.pasts.get(rank.index())
     }
 
     /// Stores the KV use that a reading has. Only the control plane calls this.
     pub fn report_kv(&self, rank: RankIndex, reading: &LoadReading, now: NanosSinceStart) {
-        if let Some(prompts) = self.prompts.get(rank.index()) {
+        if let Some(prompts) = self.ranks.prompts.get(rank.index()) {
             prompts.kv_report.take(reading, now);
         }
     }
@@ -98,7 +109,7 @@ impl LoadBoard {
     /// Last report of the KV use of a rank. Only the control plane calls this.
     #[must_use]
     pub fn kv_report(&self, rank: RankIndex) -> Option<KvReport> {
-        self.prompts.get(rank.index())?.kv_report.newest()
+        self.ranks.prompts.get(rank.index())?.kv_report.newest()
     }
 
     /// Limits of a rank, with the limit of prompt tokens that its speed gives at this moment.
@@ -115,13 +126,13 @@ impl LoadBoard {
     /// Prefixes in use on a rank; `None` only for an index past [`RANKS_MAX`].
     #[must_use]
     pub fn pinned(&self, rank: RankIndex) -> Option<&PinnedPrefixes> {
-        self.prompts.get(rank.index()).map(|prompts| &prompts.pinned)
+        self.ranks.prompts.get(rank.index()).map(|prompts| &prompts.pinned)
     }
 
     /// Prompts of a rank without a visible first token; `None`: the rank never had any.
     #[must_use]
     pub fn unstreamed(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
-        self.prompts.get(rank.index())?.unstreamed.get().map(|prompts| &**prompts)
+        self.ranks.prompts.get(rank.index())?.unstreamed.get().map(|prompts| &**prompts)
     }
 
     /// Like [`unstreamed`](Self::unstreamed), but allocates if needed; `None` only for an index
@@ -129,7 +140,7 @@ impl LoadBoard {
     pub fn unstreamed_made(&self, rank: RankIndex) -> Option<&UnstreamedPrompts> {
         if self.unstreamed(rank).is_none() {
             // Another shard may have allocated it meanwhile.
-            let _ = self.prompts.get(rank.index())?.unstreamed.set(Box::default());
+            let _ = self.ranks.prompts.get(rank.index())?.unstreamed.set(Box::default());
         }
         self.unstreamed(rank)
     }
@@ -157,6 +168,11 @@ impl LoadBoard {
     #[must_use]
     pub fn queue(&self, queue: QueueIndex) -> Option<&QueueCell> {
         self.queues.get(queue.index()).map(|cell| &**cell)
+    }
+
+    /// The turn of a shard to compare ranks.
+    pub(super) fn comparison(&self) -> &ComparisonTurn {
+        &self.comparison
     }
 
     #[must_use]

@@ -27,8 +27,8 @@ pub use sections::client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::equipped_worker::EquippedWorker;
 pub use sections::flow::{
-    DisaggregationConfig, Fallback, FlowConfig, QUEUE_CLASSES, QueueConfig, QueueMode,
-    RejectionConfig, TenantConfig,
+    DisaggregationConfig, Fallback, FlowConfig, QueueConfig, QueueMode, RejectionConfig,
+    TenantConfig,
 };
 pub use sections::replicas::{NatsConfig, ReplicasConfig};
 pub use sections::schema::{

@@ -77,7 +77,7 @@ headers! {
         /// The same in seconds, where the read time-out is absent.
         TIMEOUT = "x-stainless-timeout" on "requests of OpenAI's and Anthropic's SDKs";
         /// Proxies that the request came through. What came through this router before, or through
-        /// more than four others of Forebay, gets 508.
+        /// more than 4 others of Forebay, gets 508.
         VIA = "via" on "each request";
         /// With `api_keys`: `Bearer` and the client's key. Else passed to the worker.
         AUTHORIZATION = "authorization" on "requests";
@@ -90,5 +90,22 @@ headers! {
         TRACEPARENT = "traceparent" on "requests, with `traces.endpoint`";
         /// The same: passed to the worker, unless `traceparent` is wrong or absent.
         TRACESTATE = "tracestate" on "requests, with `traces.endpoint`";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_base::limits::{QUEUE_CLASSES, ROUTER_HOPS_MAX};
+
+    /// The texts are literals, because macros join them.
+    #[test]
+    fn numbers_in_the_meanings_are_those_of_the_code() {
+        let has = |name: &str, words: &str| {
+            let field = OF_REQUESTS.iter().find(|field| field.name == name).unwrap();
+            assert!(field.meaning.contains(words), "{name}: {words}: {}", field.meaning);
+        };
+        has(PRIORITY, &format!(" {} last.", QUEUE_CLASSES - 1));
+        has(VIA, &format!("more than {ROUTER_HOPS_MAX} others"));
     }
 }

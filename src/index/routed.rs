@@ -29,7 +29,7 @@ impl GuessKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedPrompt {
     pub rank: RankIndex,
-    /// Generation of the rank's cache at that time (`Worker::cache_generation`).
+    /// Generation of the rank's cache at that time (`WorkerGeneration::cache`).
     pub generation: u32,
     pub kind: GuessKind,
     /// Root of the path.

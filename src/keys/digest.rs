@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use subtle::ConstantTimeEq;
 
 /// Prefix of keys of this router, for people and for secret scanners.
-const KEY_START: &str = "fbk_";
+pub const KEY_START: &str = "fbk_";
 /// Hexadecimal digits of a key that its id repeats. 224 bits stay secret.
 const ID_DIGITS: usize = 8;
 /// Prefix of a hash in the file.

@@ -16,7 +16,7 @@
 use super::digest::KeyDigest;
 use super::key_ring::{KeyRing, StoredKey};
 use forebay_base::limits::{
-    API_KEY_MODELS_MAX, API_KEYS_MAX, MODEL_NAME_BYTES_MAX, TENANT_NAME_BYTES_MAX,
+    API_KEY_MODELS_MAX, API_KEYS_MAX, MODEL_NAME_BYTES_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,8 +24,6 @@ use toml_edit::{Array, ArrayOfTables, Document, DocumentMut, Item, Table, TableL
 
 /// Name of the list of tables.
 const LIST: &str = "key";
-/// Number of classes; the first is 0.
-const CLASS_COUNT: i64 = 4;
 
 /// A fault of a key file with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,11 +240,13 @@ impl KeyReader<'_> {
     }
 
     fn class(&mut self, place: &MemberSpan, item: &Item) -> Option<u8> {
-        let class = item.as_integer().filter(|class| (0..CLASS_COUNT).contains(class));
+        let number = item.as_integer().and_then(|class| u8::try_from(class).ok());
+        let class = number.filter(|class| *class < QUEUE_CLASSES);
         if class.is_none() {
-            self.fault(place.0.clone(), "`class_best` is no class, 0 to 3", "");
+            let what = format!("`class_best` is no class, 0 to {}", QUEUE_CLASSES - 1);
+            self.fault(place.0.clone(), what, "");
         }
-        class.and_then(|class| u8::try_from(class).ok())
+        class
     }
 
     fn fault(&mut self, span: Option<Range<usize>>, what: impl Into<String>, help: &'static str) {

@@ -16,7 +16,7 @@ mod token_cache;
 mod token_keys;
 mod token_signature;
 
-pub use digest::{FreshKey, KeyDigest};
+pub use digest::{FreshKey, KEY_START, KeyDigest};
 pub use document::{KeyFault, add, parse, remove};
 pub use file::{KeyFileError, change, read, read_token_keys};
 pub use key_ring::{KeyRing, StoredKey};

@@ -10,7 +10,7 @@ use forebay_config::{Config, FlowConfig, Policy, QueueMode};
 use forebay_fleet::worker::test_support::REQUESTER;
 use forebay_fleet::worker::{
     Bootstrap, Dialect, FleetSnapshot, KvTransfer, Leg, LimitSource, Model, ModelKind, Pool, Rank,
-    Role, RoomLimits, SessionKey, SessionSeat, TierRanks, Worker, WorkerState,
+    Role, RoomLimits, SessionKey, SessionSeat, TierRanks, Worker, WorkerGeneration, WorkerState,
 };
 use forebay_index::{KeySeed, ModelRoots, Overlap, Overlaps, PrefixMarks};
 use forebay_mailbox::Pin;
@@ -47,7 +47,7 @@ fn scene(words: &str) -> Scene {
             dialect: if is_sglang { Dialect::Sglang } else { Dialect::Vllm },
             state: WorkerState::Up,
             api_key: None,
-            cache_generation: 0,
+            generation: WorkerGeneration::default(),
             connector: None,
         });
         let bootstrap = Bootstrap { host: "p".into(), port: None, dp_size: 1, follows_room: false };

@@ -7,7 +7,7 @@ use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::Config;
 use forebay_fleet::worker::{
     Dialect, EngineLimits, FleetSnapshot, KvTransfer, Model, ModelKind, PlacesLimit, Rank, Role,
-    RoomLimits, SessionSeat, TierRanks, Worker, WorkerState, pools,
+    RoomLimits, SessionSeat, TierRanks, Worker, WorkerGeneration, WorkerState, pools,
 };
 use forebay_index::{BlockKey, BlockRoot, KeySeed, ModelRoots, RootName};
 use std::net::SocketAddr;
@@ -61,7 +61,7 @@ fn worker(rank: RankIndex) -> Worker {
         dialect: Dialect::Vllm,
         state: WorkerState::Up,
         api_key: None,
-        cache_generation: 0,
+        generation: WorkerGeneration::default(),
         connector: None,
     }
 }

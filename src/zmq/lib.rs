@@ -1,7 +1,8 @@
 //! ZeroMQ as far as engines use it towards a router: endpoints, and connections to their publishers
 //! and replay sockets over our own ZMTP. Shared by the KV-event feeds and the load reports; knows
 //! neither. Limits: a connection holds a message of at most [`zmtp::MESSAGE_BYTES_MAX`], and a
-//! handshake takes 5 s at most. Must never trust a claimed length, or wait on a dead peer.
+//! handshake takes at most `CONNECT_TIME_MAX`. Must never trust a claimed length, or wait on a dead
+//! peer.
 
 mod endpoint;
 mod loss;

@@ -23,6 +23,7 @@
 #![allow(clippy::indexing_slicing, reason = "places in the list of files come from that list")]
 
 mod figures;
+mod lists;
 mod locks;
 mod planted;
 mod ratchet;
@@ -113,6 +114,18 @@ fn the_house_rules_hold() {
     let mut faults = rules::faults(&HOUSE.tree);
     faults.extend(rules::full_folders(&HOUSE.tree));
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn lists_of_all_variants_are_whole() {
+    let mut paths = Vec::new();
+    collect(&root().join("src"), &mut paths);
+    let faults = |path: &PathBuf| {
+        let shown = path.strip_prefix(root()).unwrap().to_string_lossy();
+        lists::incomplete_lists(&shown, &fs::read_to_string(path).unwrap())
+    };
+    let faults: Vec<String> = paths.iter().flat_map(faults).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]

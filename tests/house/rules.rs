@@ -37,6 +37,7 @@ const ATOMICS: &[&str] = &[
     "index/table/",
     "board/rank_load.rs",
     "board/faults/breaker/mod.rs",
+    "board/faults/comparison_turn.rs",
     "board/faults/ejection.rs",
     "board/counts/prompt_counts.rs",
     "board/queues/queue_cell.rs",

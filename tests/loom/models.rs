@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a model that fails must stop")]
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
+mod doubts;
+
 mod ring_models {
     use forebay_board::{QueueCell, QueueDemand, QueueLimits};
     use forebay_ring::sync::{Arc, AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};

@@ -4,11 +4,12 @@ use super::books::Sum;
 use super::request::{PrefillLeg, State};
 use super::shard::SimShard;
 use super::world::{Checked, World};
+use forebay_base::limits::QUEUE_CLASSES;
 use forebay_base::limits::{QUEUE_RECHECK, RANKS_MAX};
 use forebay_base::{ModelIndex, NanosSinceStart, PoolIndex, QueueIndex, RankIndex};
 use forebay_board::account::Lease;
 use forebay_board::{RankLoad, WindowOrigin};
-use forebay_config::{QUEUE_CLASSES, QueueMode};
+use forebay_config::QueueMode;
 use forebay_fleet::worker::{
     Dialect, FleetSnapshot, Leg, Rank, Role, RoomDemand, RoomLimits, WorkerState,
 };

@@ -7,7 +7,8 @@ use forebay_board::{LoadBoard, LoadReading, LoadReport, LoadReports, OwnLoad, Sh
 use forebay_config::Config;
 use forebay_fleet::worker::{
     Dialect, EngineTexts, FleetSnapshot, LimitSource, Model, ModelKind, ModelText, Pool, Rank,
-    Requester, Role, RoomLimits, Serving, SessionSeat, TierRanks, Worker, WorkerState,
+    Requester, Role, RoomLimits, Serving, SessionSeat, TierRanks, Worker, WorkerGeneration,
+    WorkerState,
 };
 use forebay_index::{
     BlockKey, BlockRoot, IndexReader, KeySeed, KvOp, ModelRoots, PrefixMarks, RootName,
@@ -101,7 +102,7 @@ fn worker(index: u16) -> Worker {
         dialect: Dialect::Vllm,
         state: WorkerState::Up,
         api_key: None,
-        cache_generation: 0,
+        generation: WorkerGeneration::default(),
         connector: None,
     }
 }

@@ -2,12 +2,10 @@
 
 use super::metrics_text::Family;
 use crate::sources::ScrapeSources;
+use forebay_base::ThreadName;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Names, or prefixes of names, of threads that live as long as the process. The counter of a
-/// shorter-lived thread would decrease.
-const LASTING: [&str; 3] = ["control", "shard-", "offload-"];
 const BYTES_PER_KIB: u64 = 1_024;
 
 /// CPU time by thread; none without `/proc`.
@@ -31,9 +29,8 @@ fn lasting_threads() -> BTreeMap<String, u64> {
     let figures = tasks.flatten().filter_map(|task| {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
         let name = name.trim_end();
-        if !LASTING.iter().any(|lasting| name.starts_with(lasting)) {
-            return None;
-        }
+        // The counter of a thread that ends before the process would decrease.
+        ThreadName::parse(name)?;
         let figures = fs::read_to_string(task.path().join("schedstat")).ok()?;
         Some((name.to_owned(), figures.split(' ').next()?.parse::<u64>().ok()?))
     });

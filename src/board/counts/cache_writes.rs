@@ -4,7 +4,7 @@
 
 use crate::LoadBoard;
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{FleetSnapshot, WorkerGeneration};
 
 /// After this time, 37 % are left. Turns of a conversation or an agent are seconds to minutes
 /// apart.
@@ -17,13 +17,13 @@ const _: () = assert!(STEP_NS * 10 < FADE_NS);
 #[derive(Debug, Default)]
 pub struct CacheWrites {
     at: NanosSinceStart,
-    /// By rank: generation of the cache that the counts belong to.
-    generations: Vec<Option<u32>>,
+    /// By rank: generation that the counts belong to.
+    generations: Vec<Option<WorkerGeneration>>,
 }
 
 impl CacheWrites {
-    /// Fades the writes of all ranks. Forgets the writes of a cache that was lost. Cheap when
-    /// called often.
+    /// Fades the writes of all ranks. Forgets the writes of a cache that was lost, and with another
+    /// engine the speeds. Cheap when called often.
     pub fn fade(&mut self, fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) {
         let elapsed_ns = now.since(self.at);
         if elapsed_ns < STEP_NS {
@@ -36,13 +36,15 @@ impl CacheWrites {
             let (Some(past), Some((_, worker))) = (board.past(index), fleet.rank(index)) else {
                 continue;
             };
-            match known.replace(worker.cache_generation) {
-                // Writes before the first step belong to the generation that the step finds.
-                None => {}
-                Some(life) if life == worker.cache_generation => {
-                    past.fade(|all| faded(all, elapsed_ns));
-                }
-                Some(_) => past.forget(),
+            let found = worker.generation;
+            // Writes before the first step belong to the generation that the step finds.
+            let Some(before) = known.replace(found) else { continue };
+            if before.engine != found.engine {
+                past.forget();
+            } else if before.cache != found.cache {
+                past.forget_writes();
+            } else {
+                past.fade(|all| faded(all, elapsed_ns));
             }
         }
     }
@@ -100,11 +102,29 @@ mod tests {
         writes.fade(&fleet, &board, NanosSinceStart(2_000_000_000));
         board.past(RANK).unwrap().add(5_000, 6_000);
         board.past(RankIndex(0)).unwrap().add(5_000, 6_000);
-        fleet.workers[1].cache_generation += 1;
-        writes.fade(&fleet, &board, NanosSinceStart(4_000_000_000));
         let [other, own] = [RankIndex(0), RANK].map(|rank| board.past(rank).unwrap());
+        own.prefill_began(1_000, NanosSinceStart(2_000_000_000));
+        own.prefill_ended(1_000, 0, NanosSinceStart(2_500_000_000));
+        (0..100).for_each(|_| own.waited(8_000, 1_000_000_000));
+        own.decoded(1_000, 10_000_000_000);
+        let speeds = || {
+            let prefill = (own.prefill_tokens_per_s(), own.wait_tokens_per_s());
+            (prefill, own.prefill_time(8_000), own.decoded_in(1_000_000_000))
+        };
+        let known = speeds();
+        assert!(known.0.0.is_some() && known.0.1.is_some() && known.2 == 100, "{known:?}");
+
+        fleet.workers[1].generation = fleet.workers[1].generation.with_empty_caches();
+        writes.fade(&fleet, &board, NanosSinceStart(4_000_000_000));
         assert_eq!((own.written_tokens(), own.reused_tokens()), (0, 0));
         assert!(other.written_tokens() > 4_900 && other.reused_tokens() > 5_900);
+        assert_eq!(speeds(), known, "the engine is the same");
+
+        own.add(5_000, 6_000);
+        fleet.workers[1].generation = fleet.workers[1].generation.with_other_engine();
+        writes.fade(&fleet, &board, NanosSinceStart(6_000_000_000));
+        assert_eq!((own.written_tokens(), own.reused_tokens()), (0, 0));
+        assert_eq!(speeds().0, (None, None), "another engine");
     }
 
     #[test]

@@ -312,10 +312,17 @@ impl RankPast {
         per_second(self.known_speed())
     }
 
-    /// Forgets counts and speeds: the caches of the rank may be lost, and another engine may serve
-    /// it (`Worker::cache_generation`). The start of the present queue stays.
+    /// Forgets the written and found tokens: the caches of the rank are empty
+    /// (`WorkerGeneration::cache`). The speeds are of the engine, and stay.
+    pub(crate) fn forget_writes(&self) {
+        less(&self.written_tokens, |all| all);
+        less(&self.reused_tokens, |all| all);
+    }
+
+    /// Forgets counts and speeds: another engine may serve the rank (`WorkerGeneration::engine`).
+    /// The start of the present queue stays.
     pub fn forget(&self) {
-        self.fade(|all| all);
+        self.forget_writes();
         for speed in [&self.prefill_speed, &self.wait_speed, &self.decode_speed, &self.waits] {
             // ordering: a hint for selection; pairs with nothing.
             speed.store(0, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! Finds the rank to blame when two ranks fail a request together.
 
+use super::breaker::{DOUBTS_BIT, ONE_DOUBT};
+use crate::ComparisonTurn;
 use crate::LoadBoard;
 use crate::RankLoad;
 use forebay_base::RankIndex;
@@ -17,28 +19,53 @@ pub struct Suspect {
     pub is_shown: bool,
 }
 
-impl LoadBoard {
-    /// Counts a failure of two ranks when neither is known to be the cause. The suspect is the rank
-    /// with more such failures since its last success. `None`: both have the same count, which is
-    /// still low. Ranks that always fail together are suspected by turns, so that both get single
-    /// requests, which separate them. Two shards that count at once may find a difference of 1
-    /// that no request with another partner has shown: a wrong suspect for a single request.
+impl Suspect {
+    /// Counts a failure of two ranks and compares them, see [`LoadBoard::doubt`]. `None` also while
+    /// another shard compares: the failure is then not counted, and no shard waits.
+    ///
+    /// Model: tests/loom/doubts.rs.
     #[must_use]
-    pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<Suspect> {
-        let doubted = |rank| self.rank(rank).map(RankLoad::doubted);
-        let of_first = doubted(first)?;
-        let of_second = doubted(second)?;
+    pub fn of(turn: &ComparisonTurn, ranks: [RankIndex; 2], loads: [&RankLoad; 2]) -> Option<Self> {
+        let [of_first, of_second] = turn.run(|| loads.map(RankLoad::doubted))?;
+        let [first, second] = ranks;
         let (rank, is_shown) = match of_first.cmp(&of_second) {
             Less => (second, true),
             Greater => (first, true),
             Equal if of_first < TOGETHER_MAX => return None,
             Equal => (if of_first % 2 == 0 { first } else { second }, false),
         };
-        Some(Suspect { rank, is_shown })
+        Some(Self { rank, is_shown })
+    }
+}
+
+impl RankLoad {
+    /// Counts a failure that this rank shares with another rank. Returns how many such failures in
+    /// a row came before. The count stays at its largest value: from 0 on again, the other rank
+    /// would look worse.
+    fn doubted(&self) -> u32 {
+        let mut before = 0;
+        self.change_history(|word| {
+            before = word;
+            word.checked_add(ONE_DOUBT).unwrap_or(word)
+        });
+        before >> DOUBTS_BIT
+    }
+}
+
+impl LoadBoard {
+    /// Counts a failure of two ranks when neither is known to be the cause. The suspect is the rank
+    /// with more such failures since its last success. `None`: both have the same count, which is
+    /// still low. Ranks that always fail together are suspected by turns, so that both get single
+    /// requests, which separate them.
+    #[must_use]
+    pub fn doubt(&self, first: RankIndex, second: RankIndex) -> Option<Suspect> {
+        let loads = [self.rank(first)?, self.rank(second)?];
+        Suspect::of(self.comparison(), [first, second], loads)
     }
 }
 
 #[cfg(test)]
+#[cfg(not(feature = "loom"))]
 mod tests {
     use super::*;
     use forebay_base::ModelIndex;
@@ -82,5 +109,18 @@ mod tests {
         assert_eq!(suspects.iter().filter(|suspect| suspect.rank == ill).count(), 2);
         board.rank(well).unwrap().succeeded(X);
         assert_eq!(doubt(), Some(Suspect { rank: ill, is_shown: true }), "with another it serves");
+    }
+    /// The word of the counts has 12 bits for doubts. The count of a rank that fails for days stays
+    /// at its end: from 0 on again, its partner with few failures would look worse.
+    #[test]
+    fn a_count_at_its_end_does_not_start_again() {
+        let board = LoadBoard::new();
+        let [ill, well] = [RankIndex(0), RankIndex(1)];
+        for _ in 0..10_000 {
+            let _ = board.doubt(ill, well);
+            board.rank(well).unwrap().answered();
+        }
+        assert_eq!(board.doubt(ill, well), Some(Suspect { rank: ill, is_shown: true }));
+        assert_eq!(board.rank(ill).unwrap().failures(), 0, "the other counts of the word");
     }
 }

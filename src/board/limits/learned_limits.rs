@@ -20,8 +20,8 @@ pub struct LearnedLimits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RankLimit {
-    /// Generation of the engine's cache, see [`forebay_fleet::worker::Worker::cache_generation`].
-    life: u32,
+    /// Generation of the engine, see [`forebay_fleet::worker::WorkerGeneration`].
+    engine: u32,
     limit: LearnedLimit,
 }
 
@@ -32,12 +32,12 @@ impl LearnedLimits {
         self.by_rank.resize(fleet.ranks.len().max(self.by_rank.len()), None);
         for (position, entry) in self.by_rank.iter_mut().enumerate() {
             let Some(index) = RankIndex::try_from_index(position) else { continue };
-            let life = fleet
+            let engine = fleet
                 .rank(index)
                 .filter(|(rank, _)| rank.limit_source == LimitSource::Learned)
-                .map(|(_, worker)| worker.cache_generation);
-            if entry.map(|entry| entry.life) != life {
-                *entry = life.map(|life| RankLimit { life, limit: LearnedLimit::default() });
+                .map(|(_, worker)| worker.generation.engine);
+            if entry.map(|entry| entry.engine) != engine {
+                *entry = engine.map(|engine| RankLimit { engine, limit: LearnedLimit::default() });
                 board.set_learned_places(index, None);
             }
         }
@@ -111,7 +111,10 @@ mod tests {
         assert_eq!([room(1), room(401), room(3_000)], [1, 3, 9]);
         limits.follow(&fleet, &board);
         assert_eq!(load.learned_places(), 9, "the same engine");
-        fleet.workers[0].cache_generation += 1;
+        fleet.workers[0].generation = fleet.workers[0].generation.with_empty_caches();
+        limits.follow(&fleet, &board);
+        assert_eq!(load.learned_places(), 9, "the same engine, with empty caches");
+        fleet.workers[0].generation = fleet.workers[0].generation.with_other_engine();
         limits.follow(&fleet, &board);
         assert_eq!(taken(load, NONE), 1_000, "another one");
         (3..=4).for_each(|second| report(&mut limits, second));

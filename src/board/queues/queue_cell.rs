@@ -13,7 +13,7 @@
 //! waiter and rings. Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
 
 use super::queue_tenants::{QueueDemand, QueueShare, QueueTenants};
-use forebay_config::QUEUE_CLASSES;
+use forebay_base::limits::QUEUE_CLASSES;
 use forebay_ring::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The words of a queue. All shards write them.

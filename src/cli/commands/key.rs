@@ -2,9 +2,8 @@
 
 use crate::cli::process::failed;
 use clap::{Args, Subcommand};
-use forebay_base::limits::{API_KEYS_MAX, TENANT_NAME_BYTES_MAX};
-use forebay_config::QUEUE_CLASSES;
-use forebay_keys::{FreshKey, KeyRing, StoredKey, add, change, parse, read, remove};
+use forebay_base::limits::{API_KEYS_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX};
+use forebay_keys::{FreshKey, KEY_START, KeyRing, StoredKey, add, change, parse, read, remove};
 use forebay_text::chat::utc_now;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -48,8 +47,15 @@ struct AddArgs {
     /// Models that the key may use [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     models: Vec<String>,
-    /// Best class that its requests may have, 0 to 3 [default: queue.class_default]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..CLASSES))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(..CLASSES),
+        help = format!(
+            "Best class that its requests may have, 0 to {} [default: queue.class_default]",
+            CLASSES - 1
+        )
+    )]
     class_best: Option<u8>,
 }
 
@@ -162,14 +168,23 @@ fn remove_key(args: &RemoveArgs, out: &mut impl Write) -> Result<(), String> {
         let meant = keys.keys().iter().filter(|key| key.id.starts_with(&args.id));
         let ids: Vec<&str> = meant.map(|key| &*key.id).collect();
         let exact = ids.iter().find(|id| **id == args.id);
-        match (exact, &*ids) {
-            (Some(id), _) | (None, [id]) => {
-                removed = (*id).to_owned();
-                remove(text, id)
+        // Each generated id has this beginning, and an unset variable of a script is empty.
+        let is_any = KEY_START.starts_with(&*args.id);
+        let id = match (exact, &*ids) {
+            (Some(id), _) => *id,
+            (None, [id]) if is_any => {
+                return Err(format!("{:?} names no key; the file has {id}", args.id));
             }
-            (None, []) => Err(format!("no key of {} begins with {:?}", path.display(), args.id)),
-            (None, several) => Err(format!("{:?} may be {}", args.id, several.join(", "))),
-        }
+            (None, [id]) => *id,
+            (None, []) => {
+                return Err(format!("no key of {} begins with {:?}", path.display(), args.id));
+            }
+            (None, several) => {
+                return Err(format!("{:?} may be {}", args.id, several.join(", ")));
+            }
+        };
+        id.clone_into(&mut removed);
+        remove(text, id)
     })?;
     writeln!(out, "{}: removed key {removed}. Reload the router", path.display())
         .map_err(|error| error.to_string())
@@ -224,6 +239,12 @@ mod tests {
         let left = read(&path).unwrap();
         assert_eq!(left.keys().len(), 1);
         assert_eq!(left.keys()[0].tenant, "batch");
+        for any in ["", "f", "fbk_"] {
+            assert!(gone(any).unwrap_err().contains("names no key"), "{any:?}");
+        }
+        assert_eq!(read(&path).unwrap().keys().len(), 1, "the last key is still there");
+        let digit = left.keys()[0].id.get(..5).unwrap();
+        gone(digit).unwrap();
     }
 
     #[test]

@@ -105,22 +105,33 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
 
 /// Reads the router's stream, and reconnects after each end, until the writer stops.
 async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>) {
-    let mut is_logged = false;
+    let mut is_reported = false;
     while !writer.is_closed() {
-        if let Err(error) = notes(&stream, &writer).await
-            && !std::mem::replace(&mut is_logged, true)
+        if let Err(error) = session(&stream, &writer, &mut is_reported).await
+            && !std::mem::replace(&mut is_reported, true)
         {
             tracing::warn!(router = stream.url(), error, "not connected; trying again");
         }
-        // Marks the end of a connection in the recording.
-        let _ = writer.send(Vec::new()).await;
         tokio::time::sleep(RETRY_AFTER).await;
     }
 }
 
-async fn notes(stream: &RouterStream, writer: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
+/// A connection from its begin to its end. `is_reported`: the log has that there is none.
+async fn session(
+    stream: &RouterStream,
+    writer: &mpsc::Sender<Vec<u8>>,
+    is_reported: &mut bool,
+) -> Result<(), String> {
     let answer = stream.open().await?;
     tracing::info!(router = stream.url(), "recording");
+    *is_reported = false;
+    let ended = notes(answer, writer).await;
+    // Marks the end of a connection in the recording.
+    let _ = writer.send(Vec::new()).await;
+    ended
+}
+
+async fn notes(answer: reqwest::Response, writer: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
     let mut pieces = answer.bytes_stream();
     let mut bytes = Vec::<u8>::new();
     while let Some(piece) = pieces.next().await {
@@ -155,4 +166,44 @@ fn report(args: &RecordArgs, recorded: &RecordingTotals, out: &mut impl Write) -
     }
     let RecordingTotals { frame_bytes, file_bytes, .. } = recorded;
     writeln!(out, "{}: {file_bytes} bytes for {frame_bytes} bytes of events", args.out.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    /// Notes of a session with a server of this response, and whether an earlier report of a loss
+    /// still stands.
+    fn recorded_from(response: &[u8]) -> (Vec<Vec<u8>>, bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let response = response.to_vec();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let _ = client.read(&mut [0; 1_024]).unwrap();
+            let _ = client.write_all(&response);
+        });
+        let client = RouterClient::new(&address, RouterFiles { token: None, ca: None }).unwrap();
+        let stream = RouterStream::new(client, "/debug/requests");
+        let mut is_reported = true;
+        let (writer, mut notes) = mpsc::channel(NOTES_MAX);
+        let _ended = run_local(session(&stream, &writer, &mut is_reported)).unwrap();
+        server.join().unwrap();
+        drop(writer);
+        let received = std::iter::from_fn(|| notes.try_recv().ok()).collect();
+        (received, is_reported)
+    }
+
+    /// A recording of a day with a router that was away for an hour had 3,600 ends of connections,
+    /// and the log had only the first loss.
+    #[test]
+    fn each_connection_has_an_end_and_each_loss_a_line() {
+        let head = "HTTP/1.1 200 OK\r\nx-forebay-admin: 1\r\nconnection: close\r\n\r\n";
+        let stream = [head.as_bytes(), &3_u32.to_le_bytes(), b"abc"].concat();
+        assert_eq!(recorded_from(&stream), (vec![b"abc".to_vec(), Vec::new()], false));
+        let refused = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+        assert_eq!(recorded_from(refused), (Vec::new(), true), "no connection, no end");
+    }
 }

@@ -4,10 +4,9 @@
 
 use crate::keys::key::{Form, flag};
 use crate::keys::table::{table, words};
+use forebay_base::limits::QUEUE_CLASSES;
 use std::time::Duration;
 
-/// Number of priority classes; 0 is served first.
-pub const QUEUE_CLASSES: u8 = 4;
 /// Last priority class of a queue.
 const CLASS_LAST: u64 = QUEUE_CLASSES as u64 - 1;
 

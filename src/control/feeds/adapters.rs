@@ -258,7 +258,7 @@ fn hosts(table: &AdapterConfig, fleet: &FleetSnapshot, board: &LoadBoard) -> Vec
                 adapters: adapters_at(fleet, rank).count(),
                 in_flight,
                 has_it: adapters_at(fleet, rank).any(|model| *model.name == *table.name),
-                life: worker.cache_generation,
+                life: worker.generation.engine,
             }),
         }
     }
@@ -368,7 +368,8 @@ mod tests {
         scene.answer(1, Ok(()), START);
         scene.lists("a", &[0, 1]);
         assert_eq!(scene.due(START), [0; 0]);
-        scene.fleet.workers[0].cache_generation += 1;
+        let worker = &mut scene.fleet.workers[0];
+        worker.generation = worker.generation.with_other_engine();
         scene.lists("a", &[1]);
         assert_eq!(scene.due(START), [0], "it was restarted");
         scene.answer(0, Ok(()), START);
@@ -384,6 +385,9 @@ mod tests {
         assert_eq!(scene.due(START), [0, 1]);
         scene.lists("a", &[0, 1]);
         assert_eq!(scene.due(START), [0; 0]);
+        // Empty caches are no restart.
+        let worker = &mut scene.fleet.workers[0];
+        worker.generation = worker.generation.with_empty_caches();
         scene.lists("a", &[1]);
         assert_eq!(scene.due(START), [0; 0], "it had no room, or was told to");
         scene.lists("a", &[]);

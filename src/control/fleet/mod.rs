@@ -41,7 +41,7 @@ use forebay_config::{Config, Connectors, EngineKind, KvFlow, WorkerConfig, Worke
 use forebay_discovery::{
     DescribedRank, Description, FoundText, KvSource, Registration, is_answer, trouble_help,
 };
-use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerState};
+use forebay_fleet::worker::{Dialect, Role, TierRanks, Worker, WorkerGeneration, WorkerState};
 use forebay_index::KeySeed;
 use forebay_tls::ConnectFault;
 use known_models::{FleetModels, KnownModels};
@@ -193,7 +193,7 @@ impl KnownWorker {
             dialect: dialect_of(worker.engine.unwrap_or(config.engine)),
             state: WorkerState::Unknown,
             api_key: None,
-            cache_generation: 0,
+            generation: WorkerGeneration::default(),
             connector: None,
         };
         let mut known = Self {
@@ -240,9 +240,14 @@ impl KnownWorker {
         self.shown.dialect == Dialect::Sglang && text.is_some_and(|text| text.layers_forget)
     }
 
-    /// Marks the caches of the worker as lost.
+    /// The engine has emptied its caches.
     fn lose_caches(&mut self) {
-        self.shown.cache_generation = self.shown.cache_generation.wrapping_add(1);
+        self.shown.generation = self.shown.generation.with_empty_caches();
+    }
+
+    /// Another engine may run there now.
+    fn lose_engine(&mut self) {
+        self.shown.generation = self.shown.generation.with_other_engine();
     }
 }
 
@@ -339,7 +344,7 @@ impl Fleet {
                 || known.shown.address != address
                 || !before.as_ref().is_some_and(|before| same_caches(before, &description.ranks));
             if before.is_some() && is_other {
-                known.lose_caches();
+                known.lose_engine();
             } else if let Some(before) = before {
                 keep_capacity(&before, &mut description.ranks);
             }
@@ -369,7 +374,7 @@ impl Fleet {
         let before = std::mem::replace(&mut known.shown.state, state);
         known.models.take_health(state);
         if before == WorkerState::Up && state != WorkerState::Up {
-            known.lose_caches();
+            known.lose_engine();
         }
         before != state
     }

@@ -52,7 +52,7 @@ impl Fleet {
             {
                 return Err(PlaceError::Url);
             }
-            known.shown.cache_generation = before.shown.cache_generation;
+            known.shown.generation = before.shown.generation;
             known.models.brought = before.models.brought;
             *before = known;
         } else if self.workers.len() < WORKERS_MAX {
@@ -122,7 +122,7 @@ impl Fleet {
         known.models.remove();
         known.texts.clear();
         known.registration = Registration::default();
-        known.lose_caches();
+        known.lose_engine();
         let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
         ranks.for_each(KnownRank::lose_feed);
     }

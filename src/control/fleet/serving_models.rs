@@ -71,7 +71,7 @@ impl Fleet {
         }
         if known.shown.address != address {
             known.shown.address = address;
-            known.lose_caches();
+            known.lose_engine();
         }
         false
     }

@@ -5,6 +5,7 @@
 //! | a thread could run most of the time, and ran less than a tenth of it | the core is taken |
 //! | else | the shard computes, or is blocked: a bug |
 
+use forebay_base::{ShardIndex, ThreadName};
 use std::fs;
 use std::time::Duration;
 
@@ -37,22 +38,19 @@ pub(super) struct TakenCpu {
 impl ShardThreads {
     /// Reads the threads of a shard. Slow: it reads the names of all threads.
     pub(super) fn read(shard: usize) -> Self {
-        let names = [format!("shard-{shard}"), format!("offload-{shard}")];
         let mut threads = Self::default();
+        let Ok(shard) = u16::try_from(shard).map(ShardIndex) else { return threads };
         let Ok(tasks) = fs::read_dir("/proc/self/task") else { return threads };
         for task in tasks.flatten() {
             let text = |name| fs::read_to_string(task.path().join(name)).ok();
             let Some(name) = text("comm") else { continue };
-            let Some(position) = names.iter().position(|one| *one == name.trim_end()) else {
-                continue;
+            let place = match ThreadName::parse(name.trim_end()) {
+                Some(ThreadName::Shard(number)) if number == shard => &mut threads.shard,
+                Some(ThreadName::Offload(number)) if number == shard => &mut threads.offload,
+                _ => continue,
             };
             let found = text("stat").zip(text("schedstat"));
-            let found = found.and_then(|(stat, times)| ThreadUse::parse(&stat, &times));
-            if position == 0 {
-                threads.shard = found;
-            } else {
-                threads.offload = found;
-            }
+            *place = found.and_then(|(stat, times)| ThreadUse::parse(&stat, &times));
         }
         threads
     }
@@ -151,7 +149,10 @@ mod tests {
             }
             ShardThreads::read(4_711)
         };
-        let named = std::thread::Builder::new().name("shard-4711".into()).spawn(run).unwrap();
+        let named = std::thread::Builder::new()
+            .name(ThreadName::Shard(ShardIndex(4_711)).to_string())
+            .spawn(run)
+            .unwrap();
         let ShardThreads { shard, offload } = named.join().unwrap();
         let shard = shard.unwrap();
         assert!(shard.is_runnable && shard.ran_ns > 0 && offload.is_none(), "{shard:?}");

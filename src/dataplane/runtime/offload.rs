@@ -16,7 +16,7 @@ use forebay_base::limits::{
     FREED_HERE_BYTES_MAX, INLINE_BODY_BYTES_MAX, OFFLOAD_STUCK_AFTER, OFFLOAD_WAIT_MAX,
     OFFLOADED_MAX, RANKS_MAX,
 };
-use forebay_base::{Clock, NanosSinceStart, ShardIndex};
+use forebay_base::{Clock, NanosSinceStart, ShardIndex, ThreadName};
 use forebay_board::admit::{HeldBytes, InFlight};
 use forebay_index::IndexReader;
 use forebay_mailbox::Ticket;
@@ -132,7 +132,7 @@ impl Offload {
         let (replies, outcomes) = spsc(OFFLOADED_MAX);
         let bell = Arc::clone(bell);
         let clock = tools.clock;
-        let named = std::thread::Builder::new().name(format!("offload-{}", shard.0));
+        let named = std::thread::Builder::new().name(ThreadName::Offload(shard).to_string());
         let thread = named.spawn(move || work(posted, replies, &bell, tools))?;
         let thread = thread.thread().clone();
         let offload = Self {
@@ -200,7 +200,7 @@ impl Offload {
     }
 }
 
-/// OffloadSeat of a waiting request.
+/// Seat of a waiting request, from the posted job to its outcome or to the end of the request.
 struct OffloadSeat<'a> {
     offload: &'a Offload,
     ticket: Ticket,

@@ -88,7 +88,7 @@ impl OwnSlice {
             for index in (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index) {
                 if let Some((_, worker)) = fleet.rank(index) {
                     let bytes_max = cache_bytes(fleet, index);
-                    expiring.set_rank(index, worker.cache_generation, bytes_max, now);
+                    expiring.set_rank(index, worker.generation.cache, bytes_max, now);
                 }
             }
         });

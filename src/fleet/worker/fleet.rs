@@ -8,6 +8,7 @@ use super::NoteSink;
 use super::Role;
 use super::RoomLimits;
 use super::SessionSeat;
+use super::WorkerGeneration;
 use super::model::{ANY_MODEL, Model};
 use crate::tenant::Tenants;
 use crate::trust::ModelTrusts;
@@ -82,8 +83,8 @@ pub struct Worker {
     pub state: WorkerState,
     /// Sent as `Authorization: Bearer …` instead of the client's own, when configured.
     pub api_key: Option<Arc<str>>,
-    /// Increases when its caches may be lost: the worker was down, or its description changed.
-    pub cache_generation: u32,
+    /// Counts of lost caches and of possible restarts.
+    pub generation: WorkerGeneration,
     /// Opens TLS sessions with the worker; `None` in plain text.
     pub connector: Option<Connector>,
 }

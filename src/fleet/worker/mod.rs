@@ -2,6 +2,7 @@
 //! else.
 
 mod fleet;
+mod generation;
 mod kv_transfer;
 mod limit_source;
 mod model;
@@ -15,6 +16,7 @@ mod session;
 pub mod test_support;
 
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
+pub use generation::WorkerGeneration;
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use limit_source::{EngineLimits, LimitSource, PlacesLimit};
 pub use model::{ANY_MODEL, EngineTexts, Model, ModelKind, ModelText};

@@ -12,6 +12,7 @@ use super::RoomLimits;
 use super::SessionSeat;
 use super::TierRanks;
 use super::Worker;
+use super::WorkerGeneration;
 use super::WorkerState;
 use super::pools;
 use forebay_base::{DpRank, ModelIndex, PoolIndex, RankIndex, WorkerIndex};
@@ -67,7 +68,7 @@ pub fn worker() -> Worker {
         dialect: Dialect::Vllm,
         state: WorkerState::Up,
         api_key: None,
-        cache_generation: 0,
+        generation: WorkerGeneration::default(),
         connector: None,
     }
 }

@@ -5,14 +5,11 @@ use super::digest::KeyDigest;
 use super::key_ring::StoredKey;
 use super::token_keys::{TokenKey, TokenKeys};
 use forebay_base::limits::{
-    API_KEY_MODELS_MAX, JWT_BYTES_MAX, MODEL_NAME_BYTES_MAX, TENANT_NAME_BYTES_MAX,
+    API_KEY_MODELS_MAX, JWT_BYTES_MAX, MODEL_NAME_BYTES_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX,
 };
 use jsonwebtoken::{Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Number of classes; the first is 0.
-const CLASS_COUNT: u64 = 4;
 
 /// Claims that a token must have, and claims that identify the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,8 +156,8 @@ fn models_of(value: &Value) -> Option<Vec<String>> {
 }
 
 fn class_of(value: &Value) -> Option<u8> {
-    let class = value.as_u64().filter(|class| *class < CLASS_COUNT)?;
-    u8::try_from(class).ok()
+    let class = u8::try_from(value.as_u64()?).ok()?;
+    (class < QUEUE_CLASSES).then_some(class)
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@
 use super::waiter::QueuedRequest;
 use ahash::AHashMap;
 use forebay_base::limits::IDLE_FLOWS_MAX;
+use forebay_base::limits::QUEUE_CLASSES;
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
-use forebay_config::QUEUE_CLASSES;
 use forebay_fleet::worker::Leg;
 use forebay_mailbox::Waiter;
 use std::collections::{BTreeMap, BTreeSet};

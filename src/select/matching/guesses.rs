@@ -145,7 +145,7 @@ pub(crate) fn to_remember(
     }
     let owner = ask.index.owner_of_path(chunks)?;
     let (_, worker) = ask.fleet.rank(rank)?;
-    let generation = worker.cache_generation;
+    let generation = worker.generation.cache;
     let root = ask.guess_root(KIND);
     let chunks = chunks.to_vec();
     Some((owner, Box::new(RoutedPrompt { rank, generation, kind: KIND, root, chunks })))

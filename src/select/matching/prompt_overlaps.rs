@@ -296,7 +296,7 @@ impl PromptOverlaps {
         };
         let owner = ask.index.owner_of_path(&chunks)?;
         let (_, worker) = ask.fleet.rank(rank)?;
-        let generation = worker.cache_generation;
+        let generation = worker.generation.cache;
         Some((owner, Box::new(RoutedPrompt { rank, generation, kind, root, chunks })))
     }
 

@@ -58,8 +58,8 @@ const SCORE_WIDENED: u32 = FailureWeight::Failed as u32;
 /// pauses (the level), the share of failures, doubts.
 const LEVEL_BIT: u32 = 8;
 const SHARE_BIT: u32 = 12;
-const DOUBTS_BIT: u32 = 20;
-const ONE_DOUBT: u32 = 1 << DOUBTS_BIT;
+pub(super) const DOUBTS_BIT: u32 = 20;
+pub(super) const ONE_DOUBT: u32 = 1 << DOUBTS_BIT;
 const STREAK_MASK: u32 = (1 << LEVEL_BIT) - 1;
 const LEVEL_MASK: u32 = ((1 << SHARE_BIT) - 1) & !STREAK_MASK;
 const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
@@ -297,7 +297,7 @@ impl RankLoad {
         self.change_history(|word| word & !DOUBTS_MASK);
     }
 
-    fn change_history(&self, mut change: impl FnMut(u32) -> u32) {
+    pub(super) fn change_history(&self, mut change: impl FnMut(u32) -> u32) {
         // ordering: an independent word, read as a hint; the read-modify-write keeps its parts.
         let _ = self.history.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             Some(change(word)).filter(|changed| *changed != word)
@@ -461,13 +461,6 @@ impl RankLoad {
             until: NanosSinceStart(self.open_until_ns.load(Ordering::Relaxed)),
             pauses: self.level(),
         })
-    }
-
-    /// Counts a failure that this rank shares with another rank. Returns how many such failures in
-    /// a row came before.
-    pub(crate) fn doubted(&self) -> u32 {
-        // ordering: a count; pairs with the store in `change_history`.
-        self.history.fetch_add(ONE_DOUBT, Ordering::Relaxed) >> DOUBTS_BIT
     }
 
     pub(crate) fn close(&self) {

@@ -19,7 +19,7 @@
 //! hints: a request is never refused for a hint.
 
 use super::priority;
-use forebay_config::QUEUE_CLASSES;
+use forebay_base::limits::QUEUE_CLASSES;
 use forebay_http1::{FieldKind, RequestHead, bytes_of};
 use forebay_mailbox::Caller;
 use std::time::Duration;

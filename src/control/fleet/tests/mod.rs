@@ -1,5 +1,8 @@
 //! The fleet: descriptions and health in, snapshots and feed plans out.
 
+mod one_engine;
+mod pairs;
+
 use super::super::test_config::{SEED, config};
 use super::{Fleet, OmittedParts, PlaceError};
 use forebay_admin::WorkerDrain;
@@ -11,7 +14,7 @@ use forebay_discovery::{
     ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
-    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerState,
+    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration, WorkerState,
 };
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
@@ -174,7 +177,7 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
     let described = |fleet: &mut Fleet, card: &str, block_size_tokens| {
         let description = description(card, 1, block_size_tokens);
         fleet.describe(worker, ADDRESS, description, BTreeMap::new());
-        fleet.snapshot().workers[0].cache_generation
+        fleet.snapshot().workers[0].generation.cache
     };
     let card = r#"{"data":[{"id":"m","created":1}]}"#;
     assert_eq!(described(&mut fleet, card, 16), 0, "the first life");
@@ -186,6 +189,10 @@ fn caches_are_taken_for_lost_when_a_worker_goes_down_or_is_another() {
     assert_eq!(described(&mut fleet, later, 16), 1, "once for an outage");
     fleet.set_state(worker, WorkerState::Up);
     assert_eq!(described(&mut fleet, later, 32), 2, "restarted between two checks");
+    let generation = |fleet: &mut Fleet| fleet.snapshot().workers[0].generation;
+    assert_eq!(generation(&mut fleet), WorkerGeneration { engine: 2, cache: 2 });
+    fleet.empty_caches(worker);
+    assert_eq!(generation(&mut fleet), WorkerGeneration { engine: 2, cache: 3 }, "it is the same");
     let model = fleet.snapshot().model("m").unwrap().1.clone();
     let roots = model.roots.guesses;
     assert!(
@@ -268,7 +275,7 @@ fn a_place_stays_reserved_for_its_address() {
     assert_eq!((fleet.worker_named("b"), fleet.name(WorkerIndex(1))), (None, None));
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.workers[1].state, WorkerState::Gone);
-    assert_eq!(snapshot.workers[1].cache_generation, 1);
+    assert_eq!(snapshot.workers[1].generation.cache, 1);
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0)]);
     assert_eq!(fleet.feed_plans().len() + fleet.load_plans().len(), 1, "of the other");
     // The last result of a probe comes too late.
@@ -287,7 +294,7 @@ fn a_place_stays_reserved_for_its_address() {
     fleet.describe(WorkerIndex(1), ADDRESS, description(card, 1, 16), BTreeMap::new());
     let snapshot = fleet.snapshot();
     assert_eq!(snapshot.model("m").unwrap().1.ranks, [RankIndex(0), RankIndex(1)]);
-    assert_eq!((snapshot.ranks.len(), snapshot.workers[1].cache_generation), (2, 1));
+    assert_eq!((snapshot.ranks.len(), snapshot.workers[1].generation.cache), (2, 1));
     assert!(fleet.leave(WorkerIndex(1), s(30)));
     assert!(fleet.set_draining(WorkerIndex(1), WorkerDrain::Off), "called off");
     assert_eq!(fleet.leaving(s(99), |_| true), []);
@@ -316,7 +323,7 @@ fn declared_capacity_is_kept_and_is_no_sign_of_a_restart() {
         description.ranks[0].running_max = running_max;
         fleet.describe(worker, ADDRESS, description, BTreeMap::new());
         let snapshot = fleet.snapshot();
-        (snapshot.ranks[0].running_max, snapshot.workers[0].cache_generation)
+        (snapshot.ranks[0].running_max, snapshot.workers[0].generation.cache)
     };
     assert_eq!(told(&mut fleet, 16, None), (0, 0));
     assert_eq!(told(&mut fleet, 16, Some(64)), (64, 0));
@@ -386,115 +393,6 @@ fn feeds_are_replaced_only_when_they_would_do_something_else() {
     assert!(!fleet.feed_plans()[0].same_as(&first));
 }
 
-fn prefill(ranks: usize, source: KvSource) -> Description {
-    let source = Some(source);
-    Description {
-        role: Role::Prefill,
-        source,
-        ..description(r#"{"data":[{"id":"m"}]}"#, ranks, 16)
-    }
-}
-
-fn registry(port: u16) -> Registry {
-    Registry {
-        kind: RegistryKind::Sglang,
-        base: format!("http://a:{port}"),
-        told: ("a".into(), port),
-        host_is_configured: false,
-        ranks: vec![0, 1],
-    }
-}
-
-#[test]
-fn prefill_ranks_take_traffic_once_registered() {
-    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
-    let worker = WorkerIndex(0);
-    let kv_transfers = |fleet: &mut Fleet| {
-        let snapshot = fleet.snapshot();
-        let has = |rank: &Rank| (rank.role, rank.kv_transfer.is_some());
-        snapshot.ranks.iter().map(has).collect::<Vec<_>>()
-    };
-    let of = |port| KvSource::Registry(registry(port));
-    fleet.describe(worker, ADDRESS, prefill(2, of(8_998)), BTreeMap::new());
-    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, false); 2]);
-    assert!(fleet.lacks(worker).unwrap().contains("http://a:8998"));
-    let whole = registry(8_998).read(r#"{"dp_size":2}"#);
-    assert!(fleet.set_registration(worker, &whole));
-    assert!(!fleet.set_registration(worker, &whole), "known");
-    assert_eq!(
-        (kv_transfers(&mut fleet), fleet.lacks(worker)),
-        (vec![(Role::Prefill, true); 2], None)
-    );
-    let snapshot = fleet.snapshot();
-    assert!(
-        snapshot.serves(RankIndex(0), Leg::Prefill) && !snapshot.serves(RankIndex(0), Leg::Whole)
-    );
-    assert!(forebay_fleet::worker::pools::is_prefill(snapshot.ranks[0].pool));
-
-    fleet.describe(worker, ADDRESS, prefill(2, of(8_998)), BTreeMap::new());
-    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, true); 2], "described again, the same");
-    fleet.describe(worker, ADDRESS, prefill(2, of(9)), BTreeMap::new());
-    assert_eq!(kv_transfers(&mut fleet), [(Role::Prefill, false); 2], "another registry");
-    fleet.describe(
-        worker,
-        ADDRESS,
-        description(r#"{"data":[{"id":"m"}]}"#, 2, 16),
-        BTreeMap::new(),
-    );
-    assert!(!fleet.set_registration(worker, &whole), "late: it does not prefill any more");
-    assert_eq!(kv_transfers(&mut fleet), [(Role::Both, false); 2]);
-}
-
-#[test]
-fn an_unknown_push_source_is_used_in_two_phases_where_that_is_the_fallback() {
-    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
-    fleet.describe(
-        WorkerIndex(0),
-        ADDRESS,
-        prefill(1, KvSource::PushUnknown("`kv_engine_id`")),
-        BTreeMap::new(),
-    );
-    assert_eq!(fleet.snapshot().ranks[0].kv_transfer, None);
-    let mut config = config(&["http://a:1"]);
-    config.flow.disaggregation.fallback = Fallback::TwoPhase;
-    fleet.set_config(Arc::new(config));
-    assert_eq!(fleet.snapshot().ranks[0].kv_transfer, Some(KvTransfer::TwoPhase));
-}
-
-#[test]
-fn limits_are_those_of_the_role_before_those_of_all() {
-    let room = |role: Role, split: DisaggregationConfig, own: Option<u32>| {
-        let mut config = config(&["http://a:1"]);
-        config.flow.rank_concurrency_max = Some(100);
-        config.flow.queue.kv_use_percent = 90;
-        config.flow.queue.prefill_tokens_max = Some(1_000);
-        config.flow.disaggregation = split;
-        config.workers[0].concurrency_max = own;
-        let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
-        let mut described = description(r#"{"data":[{"id":"m"}]}"#, 1, 10);
-        described.ranks[0].kv_block_count = 100;
-        described.role = role;
-        fleet.describe(WorkerIndex(0), ADDRESS, described, BTreeMap::new());
-        let room = fleet.snapshot().ranks[0].room;
-        (room.places_max, room.kv_tokens_max, room.prefill_tokens_max)
-    };
-    let split = || DisaggregationConfig {
-        prefill_concurrency_max: Some(8),
-        decode_concurrency_max: Some(16),
-        prefill_tokens_max: Some(0),
-        prefill_kv_use_percent: Some(50),
-        decode_kv_use_percent: Some(80),
-        ..DisaggregationConfig::default()
-    };
-    assert_eq!(room(Role::Both, split(), None), (100, 900, 1_000));
-    assert_eq!(room(Role::Prefill, split(), None), (8, 500, 0));
-    assert_eq!(room(Role::Decode, split(), None), (16, 800, 1_000));
-    assert_eq!(room(Role::Prefill, split(), Some(3)), (3, 500, 0), "the worker's own word first");
-    let none = DisaggregationConfig::default;
-    assert_eq!(room(Role::Prefill, none(), None), (100, 900, 1_000));
-    assert_eq!(room(Role::Decode, none(), None), (100, 900, 1_000));
-}
-
 #[test]
 fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbers() {
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
@@ -554,83 +452,4 @@ fn ranks_behind_one_of_several_urls_are_pinned_by_position_and_known_by_number()
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     fleet.describe(WorkerIndex(0), ADDRESS, numbered_from(4, 2, true), BTreeMap::new());
     assert_eq!(shown(&mut fleet), [(4, 1, 9), (5, 1, 10)], "rooms go by number");
-}
-
-/// A worker that answers at an address.
-fn answers(fleet: &mut Fleet, worker: u16, address: SocketAddr) {
-    let worker = WorkerIndex(worker);
-    let described = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
-    fleet.describe(worker, address, described, BTreeMap::new());
-    fleet.set_state(worker, WorkerState::Up);
-}
-
-/// For each worker, whether requests may use it.
-fn used(fleet: &mut Fleet) -> Vec<bool> {
-    let snapshot = fleet.snapshot();
-    snapshot.workers.iter().map(|worker| worker.state == WorkerState::Up).collect()
-}
-
-#[test]
-fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
-    let urls = ["http://localhost:9", "http://127.0.0.1:9", "http://gpu:9", "http://127.0.0.2:9"];
-    let mut fleet = Fleet::new(&Arc::new(config(&urls)), SEED);
-    answers(&mut fleet, 1, ADDRESS);
-    assert_eq!(used(&mut fleet), [false, true, false, false]);
-    answers(&mut fleet, 0, ADDRESS);
-    assert_eq!(used(&mut fleet), [false, true, false, false], "the one that is used stays");
-    assert_eq!(fleet.engine_used_by(WorkerIndex(0)), Some("127.0.0.1:9"));
-    let told = fleet.take_shared_engines();
-    assert_eq!((told.len(), &*told[0].first, &*told[0].second), (1, "127.0.0.1:9", "localhost:9"));
-    assert!(told[0].is_certain && fleet.take_shared_engines().is_empty(), "once");
-    // The used worker goes down: its twin serves, and still does when the first comes back.
-    fleet.set_state(WorkerIndex(1), WorkerState::Down);
-    assert_eq!(used(&mut fleet), [true, false, false, false]);
-    fleet.set_state(WorkerIndex(1), WorkerState::Up);
-    assert_eq!(used(&mut fleet), [true, false, false, false]);
-    // The operator keeps the engine idle: its twin must not use it either.
-    assert!(fleet.set_draining(WorkerIndex(0), WorkerDrain::KeepStreams));
-    assert_eq!(used(&mut fleet), [false; 4]);
-    assert!(fleet.set_draining(WorkerIndex(0), WorkerDrain::Off));
-    // A removed worker gives way at once.
-    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
-    assert_eq!(used(&mut fleet), [false, true, false, false]);
-    // A name moves to the address of a present worker, and away again.
-    let there = SocketAddr::from(([127, 0, 0, 2], 9));
-    let apart = SocketAddr::from(([127, 0, 0, 3], 9));
-    answers(&mut fleet, 2, apart);
-    answers(&mut fleet, 3, there);
-    assert_eq!(used(&mut fleet), [false, true, true, true]);
-    answers(&mut fleet, 2, there);
-    assert_eq!(used(&mut fleet), [false, true, false, true], "the worker that was there stays");
-    assert_eq!(fleet.engine_used_by(WorkerIndex(2)), Some("127.0.0.2:9"));
-    answers(&mut fleet, 2, apart);
-    assert_eq!(used(&mut fleet), [false, true, true, true]);
-}
-
-#[test]
-fn two_names_of_one_address_are_both_used_and_named() {
-    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:9", "http://b:9"])), SEED);
-    answers(&mut fleet, 0, ADDRESS);
-    answers(&mut fleet, 1, ADDRESS);
-    assert_eq!(used(&mut fleet), [true, true]);
-    let told = fleet.take_shared_engines();
-    assert_eq!((told.len(), told[0].is_certain), (1, false));
-}
-
-#[test]
-fn a_worker_that_is_there_by_another_spelling_is_not_added() {
-    let config = config(&["http://127.0.0.1:9", "http://gpu:9"]);
-    let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
-    let at = |url: &str| WorkerConfig { url: url.to_owned(), ..WorkerConfig::default() };
-    for url in ["http://localhost:9", "http://[::ffff:127.0.0.1]:9", "http://2130706433:9"] {
-        let refused = fleet.add(&config, &at(url), None);
-        assert_eq!(refused, Err(PlaceError::Engine("127.0.0.1:9".into())), "{url}");
-    }
-    let resolved = at("http://10.0.0.7:9");
-    answers(&mut fleet, 1, SocketAddr::from(([10, 0, 0, 7], 9)));
-    assert_eq!(fleet.add(&config, &resolved, None), Err(PlaceError::Engine("gpu:9".into())));
-    assert!(fleet.add(&config, &at("http://10.0.0.7:8"), None).is_ok(), "another port");
-    // A new spelling of a leaving worker may join at once.
-    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
-    assert!(fleet.add(&config, &at("http://localhost:9"), None).is_ok());
 }

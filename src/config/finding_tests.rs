@@ -1,0 +1,279 @@
+//! What a wrong file gets: findings with their places.
+
+use super::*;
+
+#[test]
+fn reports_everything_at_once_with_line_and_column() {
+    let text = "lisen = \"127.0.0.1:1\"\npolicy = \"kvv\"\nhead_bytes_max = \"1KiB\"\n\
+                nats = \"nats://x\"\n\n[timeouts]\nhead = 10\n  conect = \"1s\"\n\n\
+                [[worker]]\nurl = \"ftp://a\"\nnmae = \"a\"\n";
+    let policies = policies();
+    let policy = format!(
+        "forebay.toml:2:10: error: `policy`: \"kvv\" is not one of {policies}; did you mean kv?"
+    );
+    assert_eq!(
+        findings(text),
+        [
+            "forebay.toml:1:1: error: unknown key `lisen`. help: did you mean `listen`?",
+            &*policy,
+            "forebay.toml:3:1: error: unknown key `head_bytes_max`. help: did you mean \
+             `limits.head_bytes_max`?",
+            "forebay.toml:7:8: error: `timeouts.head`: has type integer, should be a duration in quotes, for \
+             example \"10s\"",
+            "forebay.toml:8:3: error: unknown key `timeouts.conect`. help: did you mean `timeouts.connect`?",
+            "forebay.toml:11:7: error: `url` \"ftp://a\": it does not start with http:// or https://. help: write it as http://host:port",
+            "forebay.toml:12:1: error: unknown key `worker.nmae`. help: did you mean \
+             `worker.name`?",
+        ]
+    );
+}
+
+#[test]
+fn a_text_that_is_no_toml_is_one_finding() {
+    let found = findings("listen = \"a\"\npolicy = = 3\n");
+    assert!(found[0].starts_with("forebay.toml:2:"), "{found:?}");
+}
+
+#[test]
+fn conflicts_and_ranges() {
+    for (text, expected) in [
+        (
+            "listen = \"127.0.0.1:9090\"",
+            "forebay.toml:1:10: error: `admin` 127.0.0.1:9090 collides",
+        ),
+        ("admin = \"0.0.0.0:9\"", "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 can be reached"),
+        ("cores = [1, 1]", "forebay.toml:1:9: error: `cores` lists core 1 twice"),
+        (
+            "[limits]\nhead_bytes_max = \"1B\"",
+            "forebay.toml:2:18: error: `limits.head_bytes_max` is 1B, should be 1KiB to 1MiB",
+        ),
+        (
+            "[limits]\nbuffered_bytes_max = \"1MiB\"",
+            "forebay.toml:2:22: error: `limits.buffered_bytes_max`",
+        ),
+        (
+            "[kv]\nhost_credit_percent = 101",
+            "forebay.toml:2:23: error: `kv.host_credit_percent` is 101, should be 0 to 100",
+        ),
+        (
+            "[kv]\nhost_credit_percent = 40\npool_credit_percent = 41",
+            "forebay.toml:3:23: warning: `kv.pool_credit_percent` is more than",
+        ),
+        (
+            "[kv]\nhost_credit_percent = 10\npool_credit_percent = 0\ndisk_credit_percent = 20",
+            "forebay.toml:4:23: warning: `kv.disk_credit_percent` is more than",
+        ),
+        (
+            "[timeouts]\nupstream_idle = \"5s\"",
+            "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
+        ),
+        (
+            "[timeouts]\nconnect = \"0s\"",
+            "forebay.toml:2:11: error: `timeouts.connect` is 0ms, should be at least 1ms",
+        ),
+        (
+            "[approximate]\nrank_bytes_max = \"1KiB\"",
+            "forebay.toml:2:18: error: `approximate.rank_bytes_max` is 1KiB, should be 4KiB to",
+        ),
+        ("[health]\nslow_factor = 1", "forebay.toml:2:15: error: `health.slow_factor` is 1"),
+        (
+            "[approximate]\nspeculative_ttl = \"2m\"",
+            "forebay.toml:2:19: warning: `approximate.speculative_ttl`",
+        ),
+        (
+            "[load]\ninterval = \"50ms\"",
+            "forebay.toml:2:12: error: `load.interval` is 50ms, should be at least 100ms",
+        ),
+        ("[load]\nage_max = \"500ms\"", "forebay.toml:2:11: warning: `load.age_max` is less"),
+        ("[load]\nsource = \"ask\"", "forebay.toml:2:10: error: `load.source`"),
+        ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
+        (
+            "model_dir = \"/nonexistent\"",
+            "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+    let twice = findings(&format!("{WORKER}{WORKER}"));
+    assert_eq!(twice.len(), 1);
+    assert!(
+        twice[0]
+            .starts_with("forebay.toml:4:7: error: worker http://127.0.0.1:8000 is listed twice")
+    );
+}
+
+#[test]
+fn places_of_snapshots_are_checked() {
+    for (text, expected) in [
+        (
+            "[index]\nsnapshot = \"/nonexistent/s\"",
+            "forebay.toml:2:12: error: `index.snapshot` /nonexistent/s: /nonexistent is not a dir",
+        ),
+        (
+            "[index]\nsnapshot = \"/tmp\"",
+            "forebay.toml:2:12: error: `index.snapshot` /tmp is a dir",
+        ),
+        (
+            "workers_state = \"/nonexistent/w\"",
+            "forebay.toml:1:17: error: `workers_state` /nonexistent/w: /nonexistent is not a dir",
+        ),
+        (
+            "[index]\nsnapshot_every = \"10ms\"",
+            "forebay.toml:2:18: error: `index.snapshot_every` is less than a second",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
+fn tenants_and_the_file_of_keys_are_checked() {
+    for (text, expected) in [
+        ("[[tenant]]\nweight = 2", "forebay.toml:1:1: error: a tenant has no `name`"),
+        ("[[tenant]]\nname = \"*\"\nweight = 0", "forebay.toml:3:10: error: `tenant.weight` is 0"),
+        ("[[tenant]]\nname = \"a b\"", "forebay.toml:2:8: error: `tenant.name` \"a b\" is no text"),
+        (
+            "[[tenant]]\nname = \"*\"\n[[tenant]]\nname = \"*\"",
+            "forebay.toml:4:8: error: the tenant \"*\" has two tables",
+        ),
+        (
+            "[[tenant]]\nname = \"*\"\nkey = \"sk-1\"",
+            "forebay.toml:3:1: error: `tenant.key` has retired. help: put the client's key",
+        ),
+        (
+            "[[tenant]]\nname = \"*\"\nclass_best = 2",
+            "forebay.toml:3:1: error: `tenant.class_best` has retired. help: a key has it now",
+        ),
+        (
+            "listen = \"0.0.0.0:80\"",
+            "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 can be reached from outside and asks \
+             clients for no key",
+        ),
+        (
+            "[[listener]]\naddress = \"0.0.0.0:80\"",
+            "forebay.toml:2:11: warning: `listener` 0.0.0.0:80 can be reached from outside",
+        ),
+        (
+            "listen = \"0.0.0.0:80\"\napi_keys = \"../../tests/data/api_keys/two.toml\"",
+            "forebay.toml:1:10: warning: `listen` 0.0.0.0:80 takes keys of clients in clear text",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"",
+            "forebay.toml:1:1: warning: `[jwt]` says nothing without `jwt.jwks`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"http://far.example/keys\"",
+            "forebay.toml:4:8: error: `jwt.jwks` http://far.example/keys: http:// is only for this",
+        ),
+        (
+            "[jwt]\naudience = \"a\"\njwks = \"https://far.example/keys\"",
+            "forebay.toml:1:1: error: `jwt.jwks` needs `jwt.issuer`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\njwks = \"https://far.example/keys\"",
+            "forebay.toml:1:1: error: `jwt.jwks` needs `jwt.audience`",
+        ),
+        (
+            "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"/nonexistent\"",
+            "forebay.toml:4:8: error: `jwt.jwks`: /nonexistent: No such file",
+        ),
+        (
+            "api_keys = \"/nonexistent\"",
+            "forebay.toml:1:12: error: `api_keys`: cannot read /nonexistent",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/faulty.toml\"",
+            "../../tests/data/api_keys/faulty.toml:7:8: error: `hash` is no SHA-256",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/empty.toml\"",
+            "forebay.toml:1:12: warning: `api_keys` ../../tests/data/api_keys/empty.toml holds no",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/two.toml\"\n[queue]\ntenant_header = \"x-a\"",
+            "forebay.toml:3:17: warning: `queue.tenant_header` is not read while `api_keys` is set",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
+fn what_leaves_a_door_open_is_a_warning() {
+    for (text, expected) in [
+        (
+            "[client]\ntrusted = [\"10.0.0.0/8\", \"::/0\"]",
+            "forebay.toml:2:11: warning: `client.trusted` holds every address",
+        ),
+        (
+            "admin = \"0.0.0.0:9\"\nadmin_token_file = \"../../tests/data/tokens/long\"\n\
+             admin_read_token_file = \"../../tests/data/tokens/other\"",
+            "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 takes tokens in clear text",
+        ),
+        (
+            "admin = \"0.0.0.0:9\"\nadmin_token_file = \"../../tests/data/tokens/long\"\n\
+             [admin_tls]\ncert = \"../../tests/data/tls/router.pem\"\n\
+             key = \"../../tests/data/tls/router.key\"",
+            "forebay.toml:1:9: warning: `admin` 0.0.0.0:9 shows metrics and workers to anybody",
+        ),
+        (
+            "admin_token_file = \"../../tests/data/tokens/short\"",
+            "forebay.toml:1:20: warning: `admin_token_file` holds a token of 6 characters",
+        ),
+        (
+            "api_keys = \"../../tests/data/api_keys/two.toml\"\n[[tenant]]\nname = \"serach\"",
+            "forebay.toml:3:8: warning: no key of `api_keys` is of the tenant `serach`",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
+fn conflicts_and_ranges_of_back_pressure() {
+    for (text, expected) in [
+        ("queue = 3", "forebay.toml:1:9: error: `queue` has type integer, not a section"),
+        (
+            "[queue]\nmode = \"heap\"",
+            "forebay.toml:2:8: error: `queue.mode`: \"heap\" is not one of",
+        ),
+        ("[queue]\nwait_max = \"0s\"", "forebay.toml:2:12: error: `queue.wait_max` is 0"),
+        (
+            "[queue]\nclass_default = 4",
+            "forebay.toml:2:17: error: `queue.class_default` is 4, should be 0 to 3",
+        ),
+        (
+            "[queue]\ntenant_header = \"x team\"",
+            "forebay.toml:2:17: error: `queue.tenant_header` \"x team\" is no field name",
+        ),
+        (
+            "[rejection]\nshare_percent = 0",
+            "forebay.toml:2:17: error: `rejection.share_percent` is 0",
+        ),
+        ("rejection_window = \"5m\"", "forebay.toml:1:20: warning: `rejection_window` is longer"),
+        (
+            "rank_concurrency_max = -1",
+            "forebay.toml:1:24: error: `rank_concurrency_max`: -1 is negative",
+        ),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
+#[test]
+fn kv_endpoints_are_checked() {
+    for (endpoint, good) in [
+        ("tcp://127.0.0.1:5557", true),
+        ("tcp://*:5557", true),
+        ("ipc:///tmp/kv", true),
+        ("bind:tcp://*:5557", true),
+        ("bind:5557", false),
+        ("127.0.0.1:5557", false),
+        ("tcp://:5557", false),
+        ("tcp://a", false),
+        ("ipc://", false),
+    ] {
+        let found = findings(&format!("{WORKER}kv_events = [\"{endpoint}\"]"));
+        assert_eq!(found.is_empty(), good, "{endpoint}: {found:?}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Workers that are the same engine by other names.
+
+use super::*;
+
+/// A worker that answers at an address.
+fn answers(fleet: &mut Fleet, worker: u16, address: SocketAddr) {
+    let worker = WorkerIndex(worker);
+    let described = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
+    fleet.describe(worker, address, described, BTreeMap::new());
+    fleet.set_state(worker, WorkerState::Up);
+}
+
+/// For each worker, whether requests may use it.
+fn used(fleet: &mut Fleet) -> Vec<bool> {
+    let snapshot = fleet.snapshot();
+    snapshot.workers.iter().map(|worker| worker.state == WorkerState::Up).collect()
+}
+
+#[test]
+fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
+    let urls = ["http://localhost:9", "http://127.0.0.1:9", "http://gpu:9", "http://127.0.0.2:9"];
+    let mut fleet = Fleet::new(&Arc::new(config(&urls)), SEED);
+    answers(&mut fleet, 1, ADDRESS);
+    assert_eq!(used(&mut fleet), [false, true, false, false]);
+    answers(&mut fleet, 0, ADDRESS);
+    assert_eq!(used(&mut fleet), [false, true, false, false], "the one that is used stays");
+    assert_eq!(fleet.engine_used_by(WorkerIndex(0)), Some("127.0.0.1:9"));
+    let told = fleet.take_shared_engines();
+    assert_eq!((told.len(), &*told[0].first, &*told[0].second), (1, "127.0.0.1:9", "localhost:9"));
+    assert!(told[0].is_certain && fleet.take_shared_engines().is_empty(), "once");
+    // The used worker goes down: its twin serves, and still does when the first comes back.
+    fleet.set_state(WorkerIndex(1), WorkerState::Down);
+    assert_eq!(used(&mut fleet), [true, false, false, false]);
+    fleet.set_state(WorkerIndex(1), WorkerState::Up);
+    assert_eq!(used(&mut fleet), [true, false, false, false]);
+    // The operator keeps the engine idle: its twin must not use it either.
+    assert!(fleet.set_draining(WorkerIndex(0), WorkerDrain::KeepStreams));
+    assert_eq!(used(&mut fleet), [false; 4]);
+    assert!(fleet.set_draining(WorkerIndex(0), WorkerDrain::Off));
+    // A removed worker gives way at once.
+    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
+    assert_eq!(used(&mut fleet), [false, true, false, false]);
+    // A name moves to the address of a present worker, and away again.
+    let there = SocketAddr::from(([127, 0, 0, 2], 9));
+    let apart = SocketAddr::from(([127, 0, 0, 3], 9));
+    answers(&mut fleet, 2, apart);
+    answers(&mut fleet, 3, there);
+    assert_eq!(used(&mut fleet), [false, true, true, true]);
+    answers(&mut fleet, 2, there);
+    assert_eq!(used(&mut fleet), [false, true, false, true], "the worker that was there stays");
+    assert_eq!(fleet.engine_used_by(WorkerIndex(2)), Some("127.0.0.2:9"));
+    answers(&mut fleet, 2, apart);
+    assert_eq!(used(&mut fleet), [false, true, true, true]);
+}
+
+#[test]
+fn two_names_of_one_address_are_both_used_and_named() {
+    let mut fleet = Fleet::new(&Arc::new(config(&["http://a:9", "http://b:9"])), SEED);
+    answers(&mut fleet, 0, ADDRESS);
+    answers(&mut fleet, 1, ADDRESS);
+    assert_eq!(used(&mut fleet), [true, true]);
+    let told = fleet.take_shared_engines();
+    assert_eq!((told.len(), told[0].is_certain), (1, false));
+}
+
+#[test]
+fn a_worker_that_is_there_by_another_spelling_is_not_added() {
+    let config = config(&["http://127.0.0.1:9", "http://gpu:9"]);
+    let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
+    let at = |url: &str| WorkerConfig { url: url.to_owned(), ..WorkerConfig::default() };
+    for url in ["http://localhost:9", "http://[::ffff:127.0.0.1]:9", "http://2130706433:9"] {
+        let refused = fleet.add(&config, &at(url), None);
+        assert_eq!(refused, Err(PlaceError::Engine("127.0.0.1:9".into())), "{url}");
+    }
+    let resolved = at("http://10.0.0.7:9");
+    answers(&mut fleet, 1, SocketAddr::from(([10, 0, 0, 7], 9)));
+    assert_eq!(fleet.add(&config, &resolved, None), Err(PlaceError::Engine("gpu:9".into())));
+    assert!(fleet.add(&config, &at("http://10.0.0.7:8"), None).is_ok(), "another port");
+    // A new spelling of a leaving worker may join at once.
+    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
+    assert!(fleet.add(&config, &at("http://localhost:9"), None).is_ok());
+}
