@@ -2,7 +2,7 @@
 
 use crate::calls::rank_faults::{RankTrouble, feed_fault};
 use crate::sources::FeedsView;
-use forebay_base::{NanosSinceStart, RankIndex};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::{LoadBoard, Windows};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
@@ -55,17 +55,20 @@ impl PortCertificate {
 
 impl RouterReadiness {
     /// With the concerns of the fleet, which are workers that are not up, models without capacity
-    /// and open rejection windows, and `further` concerns.
+    /// and open rejection windows, and `further` concerns. `has_failed`: a check of the worker has
+    /// failed.
     #[must_use]
     pub fn new(
         reasons: Vec<String>,
         further: impl IntoIterator<Item = String>,
         fleet: &FleetSnapshot,
+        has_failed: impl Fn(WorkerIndex) -> bool,
         board: &LoadBoard,
         now: NanosSinceStart,
     ) -> Self {
         let windows = open_windows(fleet, board.windows(), now);
-        let concerns = missing_workers(fleet).into_iter().chain(paused_models(fleet, board));
+        let missing = missing_workers(fleet, has_failed);
+        let concerns = missing.into_iter().chain(paused_models(fleet, board));
         let concerns = concerns.chain(troubled_ranks(fleet, board)).chain(windows);
         let concerns = concerns.chain(further).collect();
         Self { reasons, concerns, certificates: Vec::new() }
@@ -112,15 +115,19 @@ fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-/// Workers that should serve and do not. A worker that an operator drains is no fault.
-fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
-    let is_missing = |state: WorkerState| {
-        matches!(
-            state,
-            WorkerState::Unknown | WorkerState::Down | WorkerState::Draining { answers: false, .. }
-        )
+/// Workers that should serve and do not. A worker that an operator drains is no fault, and a worker
+/// whose first check has not ended has no state yet.
+fn missing_workers(
+    fleet: &FleetSnapshot,
+    has_failed: impl Fn(WorkerIndex) -> bool,
+) -> Option<String> {
+    let is_missing = |index, state| match state {
+        WorkerState::Down => true,
+        WorkerState::Unknown | WorkerState::Draining { answers: false, .. } => has_failed(index),
+        WorkerState::Up | WorkerState::Draining { answers: true, .. } | WorkerState::Gone => false,
     };
-    let missing = fleet.present_workers().filter(|(_, worker)| is_missing(worker.state));
+    let missing =
+        fleet.present_workers().filter(|(index, worker)| is_missing(*index, worker.state));
     let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
     let all = fleet.present_workers().count();
     let count = names.len();
@@ -243,7 +250,7 @@ mod tests {
         let mut fleet = two_pools();
         let board = LoadBoard::new();
         let concerns = |fleet: &FleetSnapshot| {
-            RouterReadiness::new(Vec::new(), None, fleet, &board, now).concerns
+            RouterReadiness::new(Vec::new(), None, fleet, |_| false, &board, now).concerns
         };
         assert_eq!(concerns(&fleet), Vec::<String>::new());
         board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
@@ -257,13 +264,35 @@ mod tests {
         assert_eq!(concerns(&fleet).len(), 1);
     }
 
+    /// M1: a worker that joins is no fault before its first check has ended.
+    #[test]
+    fn a_worker_is_missing_once_a_check_has_failed() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let all = fleet.workers.len();
+        let name = fleet.workers[0].name.to_string();
+        for state in [WorkerState::Unknown, WorkerState::Draining { answers: false, moves: false }]
+        {
+            fleet.workers[0].state = state;
+            for has_failed in [false, true] {
+                let now = NanosSinceStart(1);
+                let failed = |_| has_failed;
+                let found = RouterReadiness::new(Vec::new(), None, &fleet, failed, &board, now);
+                let wanted = format!("1 of {all} workers not up: {name}");
+                let wanted: Vec<String> = has_failed.then_some(wanted).into_iter().collect();
+                assert_eq!(found.concerns, wanted, "{state:?}");
+            }
+        }
+    }
+
     /// Ejected or asleep: a model with any other rank has capacity.
     #[test]
     fn a_model_of_which_each_rank_is_paused_is_a_concern() {
         let mut fleet = two_pools();
         let board = LoadBoard::new();
         let concerns = |fleet: &FleetSnapshot| {
-            RouterReadiness::new(Vec::new(), None, fleet, &board, NanosSinceStart(1)).concerns
+            let now = NanosSinceStart(1);
+            RouterReadiness::new(Vec::new(), None, fleet, |_| false, &board, now).concerns
         };
         assert_eq!(concerns(&fleet), Vec::<String>::new());
         let ranks = fleet.models[0].ranks.clone();
