@@ -137,7 +137,7 @@ fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Workers that should serve and do not. A worker that an operator drains is no fault, and a worker
-/// whose first check has not ended has no state yet.
+/// has no state before its first check has ended.
 fn missing_workers(
     fleet: &FleetSnapshot,
     has_failed: impl Fn(WorkerIndex) -> bool,

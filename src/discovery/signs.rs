@@ -17,7 +17,7 @@ pub enum LastChecks {
 }
 
 impl LastChecks {
-    /// Of a worker without health checks, whose state explains nothing.
+    /// Of a worker without health checks: its state explains nothing.
     const ALWAYS: Self =
         Self::Passed { since: NanosSinceStart(0), last: NanosSinceStart(u64::MAX) };
 
@@ -72,7 +72,7 @@ impl SignsOfLife {
         self.checks.borrow_mut().insert(worker, LastChecks::Failed);
     }
 
-    /// Forgets the checks of a worker whose place another worker may take.
+    /// Forgets the checks of a worker: another worker may take its place.
     pub fn forget(&self, worker: WorkerIndex) {
         self.checks.borrow_mut().remove(&worker);
     }

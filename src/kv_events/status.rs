@@ -57,6 +57,10 @@ struct FeedFault {
     is_of_feed: bool,
 }
 
+fn now() -> Instant {
+    Instant::now()
+}
+
 /// Breaks of a feed's stream.
 #[derive(Debug, Default)]
 struct FeedBreaks {
@@ -94,7 +98,7 @@ impl FeedStatus {
 
     /// Records the arrival of a batch, and the number of blocks after it.
     pub(super) fn record_batch(&self, blocks: usize) {
-        self.batch_at.set(Some(Instant::now()));
+        self.batch_at.set(Some(now()));
         self.blocks.set(blocks);
     }
 
@@ -135,16 +139,16 @@ impl FeedStatus {
     }
 
     /// Why the last attempt to connect failed, or why the connection ended; `None` once events
-    /// come. `None` also until [`Self::weigh_fault`] has found the worker healthy: an engine that is
-    /// gone has its own reason, and the reason of its feed follows from it.
+    /// come. `None` also until [`Self::weigh_fault`] has found the worker healthy: an engine that
+    /// is gone has its own reason, and the reason of its feed follows from it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let fault = self.fault.borrow();
         fault.as_ref().filter(|fault| fault.is_of_feed).map(|fault| fault.reason.clone())
     }
 
-    /// Decides whether a fault is the feed's own. `is_healthy` gets the time since the last attempt,
-    /// and returns whether the worker was healthy then; `None` changes nothing.
+    /// Decides whether a fault is the feed's own. `is_healthy` gets the time since the last
+    /// attempt, and returns whether the worker was healthy then; `None` changes nothing.
     pub fn weigh_fault(&self, is_healthy: impl FnOnce(Duration) -> Option<bool>) {
         if let Some(fault) = self.fault.borrow_mut().as_mut()
             && let Some(is_healthy) = is_healthy(fault.failed_at.elapsed())
@@ -157,10 +161,10 @@ impl FeedStatus {
     pub(super) fn set_fault(&self, reason: String) {
         let mut fault = self.fault.borrow_mut();
         let is_of_feed = fault.as_ref().is_some_and(|before| before.is_of_feed);
-        *fault = Some(FeedFault { reason, failed_at: Instant::now(), is_of_feed });
+        *fault = Some(FeedFault { reason, failed_at: now(), is_of_feed });
     }
 
-    /// Events come.
+    /// The feed follows events again.
     pub(super) fn clear_fault(&self) {
         *self.fault.borrow_mut() = None;
     }

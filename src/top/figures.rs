@@ -31,7 +31,7 @@ struct KeptRequests {
     refused: f64,
     /// Refused for want of room, time or health, without the refusals of [`Self::by_hand`].
     short: f64,
-    /// Refused by a rejection window while an operator had opened one.
+    /// Refused by rejection windows while the window of an operator was open.
     by_hand: f64,
     of_windows: f64,
     has_hand_window: bool,

@@ -86,8 +86,8 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
 }
 
-/// M2: refusals by a window that an operator opened are no fault of the router, also for the seconds
-/// after its end.
+/// M2: refusals by a window that an operator opened are no fault of the router, also for the
+/// seconds after its end.
 #[test]
 fn a_window_by_hand_is_refusing_and_not_degraded() {
     let at = |uptime_ms: u64, refused: u64, is_open: bool| {
@@ -106,7 +106,7 @@ fn a_window_by_hand_is_refusing_and_not_degraded() {
     assert!(head(&opened).contains(refusing), "{}", head(&opened));
     let closed = [at(10_000, 0, true), at(11_000, 30, true), at(12_000, 40, false)];
     assert!(head(&closed).contains("ready") && !head(&closed).contains("refused"));
-    let mut both = opened.clone();
+    let mut both = opened;
     both[1]["concerns"] = json!(["a peer is lost"]);
     assert!(head(&both).contains("DEGRADED: a peer is lost; an operator"), "{}", head(&both));
     // A window of a queue has no order.

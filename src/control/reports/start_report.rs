@@ -45,7 +45,7 @@ impl ReportedWorkers {
         }
     }
 
-    /// A worker whose first check has not ended is not reported yet.
+    /// A worker is reported once its first check has ended.
     fn is_new(&self, index: WorkerIndex, worker: &FoundWorker<'_>) -> bool {
         match self.had_answered.get(&index) {
             None => worker.description.is_some() || worker.trouble.is_some(),
