@@ -1,9 +1,9 @@
-//! RouterReadiness of the router: ready, degraded, or not ready, with the reasons.
+//! Readiness of the router: ready, refusing by order, degraded, or not ready, with the reasons.
 
 use crate::calls::rank_faults::{RankTrouble, feed_fault};
 use crate::sources::FeedsView;
-use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_board::{LoadBoard, Windows};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
+use forebay_board::{LoadBoard, WindowOrigin};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
@@ -18,6 +18,8 @@ pub struct RouterReadiness {
     pub reasons: Vec<String>,
     /// Faults with which the router serves on, each with the names of its workers or models.
     pub concerns: Vec<String>,
+    /// Refusals that an operator ordered. An order is no fault.
+    pub orders: Vec<String>,
     /// Certificates of the ports for clients and of the admin API, with their ends.
     pub certificates: Vec<PortCertificate>,
 }
@@ -55,20 +57,29 @@ impl PortCertificate {
 
 impl RouterReadiness {
     /// With the concerns of the fleet, which are workers that are not up, models without capacity
-    /// and open rejection windows, and `further` concerns.
+    /// and open rejection windows, and `further` concerns. Windows that an operator opened are
+    /// orders. `has_failed`: a check of the worker has failed.
     #[must_use]
     pub fn new(
         reasons: Vec<String>,
         further: impl IntoIterator<Item = String>,
         fleet: &FleetSnapshot,
+        has_failed: impl Fn(WorkerIndex) -> bool,
         board: &LoadBoard,
         now: NanosSinceStart,
     ) -> Self {
-        let windows = open_windows(fleet, board.windows(), now);
-        let concerns = missing_workers(fleet).into_iter().chain(paused_models(fleet, board));
-        let concerns = concerns.chain(troubled_ranks(fleet, board)).chain(windows);
+        let windows = board.windows();
+        let is_hand = |pool| windows.open_by_until(pool, WindowOrigin::Hand, now).is_some();
+        let of_queues = |pool| windows.open_until(pool, now).is_some() && !is_hand(pool);
+        let orders =
+            open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
+        let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
+        let missing = missing_workers(fleet, has_failed);
+        let concerns = missing.into_iter().chain(paused_models(fleet, board));
+        let concerns = concerns.chain(troubled_ranks(fleet, board)).chain(of_queues);
         let concerns = concerns.chain(further).collect();
-        Self { reasons, concerns, certificates: Vec::new() }
+        let orders = orders.into_iter().collect();
+        Self { reasons, concerns, orders, certificates: Vec::new() }
     }
 
     /// Adds the certificates of the ports. Each that has expired or expires soon is a concern.
@@ -85,15 +96,28 @@ impl RouterReadiness {
         self.certificates.iter().map(PortCertificate::shown).collect()
     }
 
+    /// The state in a word: the live page and `forebay top` have the same words.
+    fn state(&self) -> &'static str {
+        let Self { reasons, concerns, orders, .. } = self;
+        match (reasons.is_empty(), concerns.is_empty(), orders.is_empty()) {
+            (false, _, _) => "not ready",
+            (true, false, _) => "degraded",
+            (true, true, false) => "refusing",
+            (true, true, true) => "ready",
+        }
+    }
+
     /// Body of `GET /readyz`.
     pub(crate) fn shown(&self) -> Value {
-        let Self { reasons, concerns, .. } = self;
+        let Self { reasons, concerns, orders, .. } = self;
         let certificates = self.shown_certificates();
         let ready = reasons.is_empty();
         json!({
             "ready": ready,
+            "state": self.state(),
             "reasons": reasons,
             "concerns": concerns,
+            "orders": orders,
             "certificates": certificates,
         })
     }
@@ -112,15 +136,19 @@ fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-/// Workers that should serve and do not. A worker that an operator drains is no fault.
-fn missing_workers(fleet: &FleetSnapshot) -> Option<String> {
-    let is_missing = |state: WorkerState| {
-        matches!(
-            state,
-            WorkerState::Unknown | WorkerState::Down | WorkerState::Draining { answers: false, .. }
-        )
+/// Workers that should serve and do not. A worker that an operator drains is no fault, and a worker
+/// has no state before its first check has ended.
+fn missing_workers(
+    fleet: &FleetSnapshot,
+    has_failed: impl Fn(WorkerIndex) -> bool,
+) -> Option<String> {
+    let is_missing = |index, state| match state {
+        WorkerState::Down => true,
+        WorkerState::Unknown | WorkerState::Draining { answers: false, .. } => has_failed(index),
+        WorkerState::Up | WorkerState::Draining { answers: true, .. } | WorkerState::Gone => false,
     };
-    let missing = fleet.present_workers().filter(|(_, worker)| is_missing(worker.state));
+    let missing =
+        fleet.present_workers().filter(|(index, worker)| is_missing(*index, worker.state));
     let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
     let all = fleet.present_workers().count();
     let count = names.len();
@@ -197,23 +225,21 @@ fn expiring(certificate: &PortCertificate, now: Duration) -> Option<String> {
     (days < CERTIFICATE_DAYS).then(|| format!("{of} expires in {days} days"))
 }
 
-/// Models with an open rejection window.
-fn open_windows(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Option<String> {
-    let open = fleet.used_pools().map(|(pool, _)| pool);
-    let open: Vec<_> = open.filter(|pool| windows.open_until(*pool, now).is_some()).collect();
+/// Open rejection windows, with their models.
+fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> Option<String> {
+    let open: Vec<_> =
+        fleet.used_pools().map(|(pool, _)| pool).filter(|pool| is_open(*pool)).collect();
     let count = open.len();
     let all = fleet.used_pools().count();
     let names = open.into_iter().flat_map(|pool| pools::models(fleet, pool));
     let names: Vec<&str> = names.map(|(_, model)| &*model.name).collect();
-    (count > 0)
-        .then(|| format!("rejection window open in {count} of {all} pools: {}", named(names)))
+    (count > 0).then(|| format!("rejection window of {count} of {all} pools: {}", named(names)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_base::PoolIndex;
-    use forebay_board::{EjectReason, WindowOrigin};
+    use forebay_board::EjectReason;
     use forebay_fleet::worker::RoomLimits;
     use forebay_fleet::worker::test_support::two_pools;
 
@@ -243,11 +269,11 @@ mod tests {
         let mut fleet = two_pools();
         let board = LoadBoard::new();
         let concerns = |fleet: &FleetSnapshot| {
-            RouterReadiness::new(Vec::new(), None, fleet, &board, now).concerns
+            RouterReadiness::new(Vec::new(), None, fleet, |_| false, &board, now).concerns
         };
         assert_eq!(concerns(&fleet), Vec::<String>::new());
-        board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
-        assert_eq!(concerns(&fleet), ["rejection window open in 1 of 2 pools: base, adapter"]);
+        board.windows().open(PoolIndex(0), WindowOrigin::Here, now, NanosSinceStart(9));
+        assert_eq!(concerns(&fleet), ["open rejection window of 1 of 2 pools: base, adapter"]);
         let all = fleet.workers.len();
         fleet.workers[0].state = WorkerState::Down;
         let name = &fleet.workers[0].name;
@@ -257,13 +283,60 @@ mod tests {
         assert_eq!(concerns(&fleet).len(), 1);
     }
 
+    /// M2: what an operator ordered is no fault: the router refuses, and is not degraded.
+    #[test]
+    fn a_window_by_hand_is_an_order() {
+        let now = NanosSinceStart(1);
+        let fleet = two_pools();
+        let board = LoadBoard::new();
+        let shown = |reasons: &[&str], further: Option<&str>| {
+            let reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+            let further = further.map(str::to_owned);
+            RouterReadiness::new(reasons, further, &fleet, |_| false, &board, now).shown()
+        };
+        assert_eq!(shown(&[], None)["state"], "ready");
+        board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
+        // Of another router of the group: of the same pool, a window of an operator comes first.
+        board.windows().open(PoolIndex(0), WindowOrigin::Elsewhere, now, NanosSinceStart(9));
+        let hand = shown(&[], None);
+        let order = "an operator opened the rejection window of 1 of 2 pools: base, adapter";
+        assert_eq!((&hand["state"], &hand["orders"]), (&json!("refusing"), &json!([order])));
+        assert_eq!((&hand["ready"], &hand["concerns"]), (&json!(true), &json!([])));
+        assert_eq!(shown(&[], Some("a peer is lost"))["state"], "degraded");
+        assert_eq!(shown(&["drains"], None)["state"], "not ready");
+        board.windows().close(PoolIndex(0), WindowOrigin::Hand, now);
+        assert_eq!(shown(&[], None)["state"], "degraded", "the other router has no room");
+    }
+
+    /// M1: a worker that joins is no fault before its first check has ended.
+    #[test]
+    fn a_worker_is_missing_once_a_check_has_failed() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let all = fleet.workers.len();
+        let name = fleet.workers[0].name.to_string();
+        for state in [WorkerState::Unknown, WorkerState::Draining { answers: false, moves: false }]
+        {
+            fleet.workers[0].state = state;
+            for has_failed in [false, true] {
+                let now = NanosSinceStart(1);
+                let failed = |_| has_failed;
+                let found = RouterReadiness::new(Vec::new(), None, &fleet, failed, &board, now);
+                let wanted = format!("1 of {all} workers not up: {name}");
+                let wanted: Vec<String> = has_failed.then_some(wanted).into_iter().collect();
+                assert_eq!(found.concerns, wanted, "{state:?}");
+            }
+        }
+    }
+
     /// Ejected or asleep: a model with any other rank has capacity.
     #[test]
     fn a_model_of_which_each_rank_is_paused_is_a_concern() {
         let mut fleet = two_pools();
         let board = LoadBoard::new();
         let concerns = |fleet: &FleetSnapshot| {
-            RouterReadiness::new(Vec::new(), None, fleet, &board, NanosSinceStart(1)).concerns
+            let now = NanosSinceStart(1);
+            RouterReadiness::new(Vec::new(), None, fleet, |_| false, &board, now).concerns
         };
         assert_eq!(concerns(&fleet), Vec::<String>::new());
         let ranks = fleet.models[0].ranks.clone();

@@ -19,9 +19,16 @@ const MESSAGE: &str = "message";
 /// Name of the field that may have several lines.
 const BACKTRACE: &str = "backtrace";
 
-/// Formatter of all events.
+/// Formatter of all events. Each line has the process: at an upgrade, two write to the same log.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LogLine {
+pub(super) struct LogLine {
+    pub(super) form: LineForm,
+    /// Number of the process.
+    pub(super) pid: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LineForm {
     Text { is_terminal: bool },
     Json,
 }
@@ -43,18 +50,23 @@ where
             // The queue takes the mark off.
             mark.write(&mut line)?;
         }
-        match self {
-            Self::Text { is_terminal } => {
+        let mut digits = itoa::Buffer::new();
+        let pid = digits.format(self.pid);
+        match self.form {
+            LineForm::Text { is_terminal } => {
                 SystemTime.format_time(&mut Writer::new(&mut line))?;
-                line.push_str(if *is_terminal { coloured(level) } else { padded(level) });
+                line.push_str(if is_terminal { coloured(level) } else { padded(level) });
                 event.record(&mut LineFields { out: &mut line, is_json: false });
+                line.push_str(" pid=");
+                line.push_str(pid);
             }
-            Self::Json => {
+            LineForm::Json => {
                 line.push_str(r#"{"timestamp":""#);
                 SystemTime.format_time(&mut Writer::new(&mut line))?;
                 line.push_str(r#"","level":""#);
                 line.push_str(padded(level).trim_ascii());
-                line.push('"');
+                line.push_str(r#"","pid":"#);
+                line.push_str(pid);
                 event.record(&mut LineFields { out: &mut line, is_json: true });
                 line.push('}');
             }
@@ -230,7 +242,8 @@ mod tests {
     }
 
     /// What `log` writes in this format.
-    fn logged(format: LogLine, log: impl FnOnce()) -> String {
+    fn logged(form: LineForm, log: impl FnOnce()) -> String {
+        let format = LogLine { form, pid: 4_321 };
         let (sender, lines) = channel();
         let subscriber = tracing_subscriber::fmt()
             .event_format(format)
@@ -260,23 +273,24 @@ mod tests {
 
     #[test]
     fn text_has_name_and_value_and_no_byte_that_drives_a_terminal() {
-        let line = logged(LogLine::Text { is_terminal: false }, odd_values);
+        let line = logged(LineForm::Text { is_terminal: false }, odd_values);
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(time.len() == 27 && time.ends_with('Z'), "{time}");
         let fields = r#"status=200 below=-1 share=0.5 nan=NaN yes=true plain="a b""#;
         let odd = r#"odd="q\"\\\u{1b}[31m\né" shown=x\u{1b}y list=[1, 2] type="t""#;
-        assert_eq!(rest, format!(" WARN text é\"\\n\\u{{7}} {fields} {odd}\n"));
+        assert_eq!(rest, format!(" WARN text é\"\\n\\u{{7}} {fields} {odd} pid=4321\n"));
     }
 
     #[test]
     fn json_is_an_object_with_all_fields() {
-        let line = logged(LogLine::Json, odd_values);
+        let line = logged(LineForm::Json, odd_values);
         let mut object: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert!(object["timestamp"].take().is_string());
         assert_eq!(
             object,
             serde_json::json!({
-                "timestamp": null, "level": "WARN", "message": "text é\"\n\u{7}", "status": 200,
+                "timestamp": null, "level": "WARN", "pid": 4321,
+                "message": "text é\"\n\u{7}", "status": 200,
                 "below": -1, "share": 0.5, "nan": null, "yes": true, "plain": "a b",
                 "odd": "q\"\\\u{1b}[31m\né", "shown": "x\u{1b}y", "list": "[1, 2]", "type": "t",
             })
@@ -285,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_the_colour_of_the_level() {
-        let line = logged(LogLine::Text { is_terminal: true }, || tracing::error!("e"));
-        assert!(line.ends_with(" \x1b[31mERROR\x1b[0m e\n"), "{line:?}");
+        let line = logged(LineForm::Text { is_terminal: true }, || tracing::error!("e"));
+        assert!(line.ends_with(" \x1b[31mERROR\x1b[0m e pid=4321\n"), "{line:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Structured logging to standard error: text, or a JSON object per line.
 
-use super::log_line::LogLine;
+use super::log_line::{LineForm, LogLine};
 use crate::log::LogQueue;
 use crate::worker_lines::SUMS;
 use forebay_config::LogConfig;
@@ -41,11 +41,12 @@ pub(super) fn start(log: &LogConfig) -> Result<LogFlusher, String> {
     let queue = LogQueue::start(io::stderr())
         .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
     let to_queue = queue.clone();
-    let format = if log.json {
-        LogLine::Json
+    let form = if log.json {
+        LineForm::Json
     } else {
-        LogLine::Text { is_terminal: io::stderr().is_terminal() }
+        LineForm::Text { is_terminal: io::stderr().is_terminal() }
     };
+    let format = LogLine { form, pid: std::process::id() };
     let started = tracing_subscriber::fmt()
         // The subscriber would print them to standard error by a macro that panics if that is
         // closed.

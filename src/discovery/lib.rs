@@ -47,5 +47,5 @@ pub use names::srv_message::{
 };
 pub use probe::{Probe, ProbeFactory, ProbeNotice};
 pub use reports::load_tasks::LoadTasks;
-pub use signs::SignsOfLife;
+pub use signs::{LastChecks, SignsOfLife};
 pub use trouble_help::{is_answer, trouble_help};

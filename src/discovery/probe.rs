@@ -193,6 +193,7 @@ impl Probe {
         loop {
             let described = self.describe_until_known(&mut reached, &mut registrar).await;
             if !self.health.enabled {
+                self.signs.pass_always(self.subject.index);
                 self.report_state(WorkerState::Up).await;
                 return;
             }
@@ -234,11 +235,13 @@ impl Probe {
         let mut began_at = described.at;
         loop {
             let health = async {
+                let check_at = self.signs.now();
                 let health =
                     check_health(&asker, self.subject.config.health_path.as_deref(), dialect);
                 let health = health.await;
                 match &health {
                     Ok(()) => {
+                        self.signs.pass(self.subject.index, check_at);
                         if std::mem::take(&mut has_lacked) {
                             info!(worker = self.worker(), "its health is known again");
                         }
@@ -371,6 +374,7 @@ impl Probe {
     }
 
     async fn failed(&self, reached: &mut HealthCounts, error: &dyn Display, is_refused: bool) {
+        self.signs.fail(self.subject.index);
         let checked = SIGN_AGE_MIN.max(self.health.interval + self.health.timeout);
         let lives = self.signs.were_within(checked, self.subject.index);
         let is_busy = lives && !is_refused;

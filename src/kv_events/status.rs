@@ -42,10 +42,23 @@ pub struct FeedStatus {
     blocks: Cell<usize>,
     breaks: FeedBreaks,
     text: Cell<Option<TextFit>>,
-    /// Why the feed has no connection.
-    fault: RefCell<Option<String>>,
+    fault: RefCell<Option<FeedFault>>,
     /// Wakes the feed to remove the rank's blocks.
     emptied: Notify,
+}
+
+/// Why a feed has no connection.
+#[derive(Debug)]
+struct FeedFault {
+    reason: String,
+    /// End of the last attempt to connect.
+    failed_at: Instant,
+    /// The worker is healthy, so its state does not explain the fault.
+    is_of_feed: bool,
+}
+
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Breaks of a feed's stream.
@@ -85,7 +98,7 @@ impl FeedStatus {
 
     /// Records the arrival of a batch, and the number of blocks after it.
     pub(super) fn record_batch(&self, blocks: usize) {
-        self.batch_at.set(Some(Instant::now()));
+        self.batch_at.set(Some(now()));
         self.blocks.set(blocks);
     }
 
@@ -126,14 +139,34 @@ impl FeedStatus {
     }
 
     /// Why the last attempt to connect failed, or why the connection ended; `None` once events
-    /// come.
+    /// come. `None` also until [`Self::weigh_fault`] has found the worker healthy: an engine that
+    /// is gone has its own reason, and the reason of its feed follows from it.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
-        self.fault.borrow().clone()
+        let fault = self.fault.borrow();
+        fault.as_ref().filter(|fault| fault.is_of_feed).map(|fault| fault.reason.clone())
     }
 
-    pub(super) fn set_fault(&self, fault: Option<String>) {
-        *self.fault.borrow_mut() = fault;
+    /// Decides whether a fault is the feed's own. `is_healthy` gets the time since the last
+    /// attempt, and returns whether the worker was healthy then; `None` changes nothing.
+    pub fn weigh_fault(&self, is_healthy: impl FnOnce(Duration) -> Option<bool>) {
+        if let Some(fault) = self.fault.borrow_mut().as_mut()
+            && let Some(is_healthy) = is_healthy(fault.failed_at.elapsed())
+        {
+            fault.is_of_feed = is_healthy;
+        }
+    }
+
+    /// A further attempt to connect has failed, or the connection has ended.
+    pub(super) fn set_fault(&self, reason: String) {
+        let mut fault = self.fault.borrow_mut();
+        let is_of_feed = fault.as_ref().is_some_and(|before| before.is_of_feed);
+        *fault = Some(FeedFault { reason, failed_at: now(), is_of_feed });
+    }
+
+    /// The feed follows events again.
+    pub(super) fn clear_fault(&self) {
+        *self.fault.borrow_mut() = None;
     }
 
     /// Whether blocks and tokenizer fit; `None` before the first evidence.
@@ -151,5 +184,33 @@ impl FeedStatus {
 
     pub(super) fn set_blocks(&self, blocks: usize) {
         self.blocks.set(blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// M1: a feed's fault is shown once the worker is known to be healthy, and until it is not.
+    #[test]
+    fn a_fault_waits_for_the_state_of_the_worker() {
+        let status = FeedStatus::default();
+        status.weigh_fault(|_| Some(true));
+        assert_eq!(status.fault(), None);
+        status.set_fault("refused".to_owned());
+        assert_eq!(status.fault(), None, "the engine may be gone");
+        status.weigh_fault(|_| None);
+        assert_eq!(status.fault(), None);
+        status.weigh_fault(|_| Some(true));
+        assert_eq!(status.fault().as_deref(), Some("refused"));
+        status.set_fault("refused again".to_owned());
+        status.weigh_fault(|_| None);
+        assert_eq!(status.fault().as_deref(), Some("refused again"), "stays between checks");
+        status.weigh_fault(|_| Some(false));
+        assert_eq!(status.fault(), None, "the worker fails its checks");
+        status.weigh_fault(|_| Some(true));
+        status.clear_fault();
+        status.set_fault("lost".to_owned());
+        assert_eq!(status.fault(), None, "another loss");
     }
 }

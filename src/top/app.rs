@@ -166,6 +166,7 @@ impl App {
         let cleaned = |texts: &[String]| texts.iter().map(|text| clean(text)).collect();
         live.condition.reasons = cleaned(&snapshot.condition.reasons);
         live.condition.concerns = cleaned(&snapshot.condition.concerns);
+        live.condition.orders = cleaned(&snapshot.condition.orders);
         let stalled = snapshot.counts.stalled.iter().filter(|stalled| **stalled).count();
         if stalled > 0 {
             live.condition.reasons.push(format!("{stalled} shards stalled"));

@@ -93,14 +93,19 @@ impl App {
             StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
-        let Condition { reasons, concerns } = &view.condition;
+        let Condition { reasons, concerns, orders } = &view.condition;
         let refused = view.figures.short_share().filter(|share| *share > 0.0);
         let refused = refused.map(|share| format!("{} of requests refused", percent(Some(share))));
         let concerns: Vec<_> = refused.iter().chain(concerns).map(String::as_str).collect();
         let ready = match (reasons.as_slice(), concerns.as_slice()) {
             _ if view.version.is_empty() => "waiting".to_owned(),
-            ([], []) => "ready".to_owned(),
-            ([], concerns) => format!("DEGRADED: {}", concerns.join("; ")),
+            ([], []) if orders.is_empty() => "ready".to_owned(),
+            ([], []) => format!("REFUSING: {}", orders.join("; ")),
+            ([], concerns) => {
+                let orders = orders.iter().map(String::as_str);
+                let all: Vec<&str> = concerns.iter().copied().chain(orders).collect();
+                format!("DEGRADED: {}", all.join("; "))
+            }
             (reasons, _) => format!("NOT READY: {}", reasons.join("; ")),
         };
         let version = &view.version;

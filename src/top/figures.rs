@@ -29,8 +29,12 @@ struct KeptSnapshot {
 struct KeptRequests {
     answered: f64,
     refused: f64,
-    /// Refused for want of room, time or health.
+    /// Refused for want of room, time or health, without the refusals of [`Self::by_hand`].
     short: f64,
+    /// Refused by rejection windows while the window of an operator was open.
+    by_hand: f64,
+    of_windows: f64,
+    has_hand_window: bool,
     tenants: BTreeMap<String, TenantCounts>,
 }
 
@@ -46,7 +50,7 @@ pub(crate) struct RecentSnapshots {
 pub(crate) struct FigureLine {
     pub(crate) answered_per_s: Option<f64>,
     pub(crate) refused_per_s: Option<f64>,
-    /// Of the refused: for want of room, time or health.
+    /// Of the refused: for want of room, time or health, and not by an operator's order.
     pub(crate) short_per_s: Option<f64>,
     pub(crate) ttft_p50_s: Option<f64>,
     pub(crate) ttft_p99_s: Option<f64>,
@@ -102,13 +106,23 @@ impl RecentSnapshots {
         }
         let total = |name: &str| snapshot.counts.totals.get(name).copied().unwrap_or_default();
         let ended = snapshot.ranks.get("rank_ended_total").map_or(&[][..], Vec::as_slice);
+        let refusals = &snapshot.counts.refusals;
+        let of_windows = refusals.of_windows();
+        let by_hand = self.kept.back().map_or(0.0, |last| {
+            let was_ordered = last.requests.has_hand_window || refusals.window_by_hand;
+            let ordered = if was_ordered { of_windows - last.requests.of_windows } else { 0.0 };
+            last.requests.by_hand + ordered
+        });
         self.kept.push_back(KeptSnapshot {
             uptime_ms: snapshot.uptime_ms,
             generation: snapshot.generation,
             requests: KeptRequests {
                 answered: snapshot.counts.requests_total.values().sum(),
-                refused: snapshot.counts.refusals.rejected_total.values().sum(),
-                short: snapshot.counts.refusals.shortage_total.values().sum(),
+                refused: refusals.rejected_total.values().sum(),
+                short: refusals.shortage_total.values().sum::<f64>() - by_hand,
+                by_hand,
+                of_windows,
+                has_hand_window: refusals.window_by_hand,
                 tenants: snapshot.counts.tenants.clone(),
             },
             overlap_bytes: total("overlap_bytes_total"),

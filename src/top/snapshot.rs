@@ -29,6 +29,8 @@ pub struct Snapshot {
 pub(crate) struct Condition {
     pub(crate) reasons: Vec<String>,
     pub(crate) concerns: Vec<String>,
+    /// Refusals that an operator ordered.
+    pub(crate) orders: Vec<String>,
 }
 
 /// Figures of the whole router.
@@ -57,6 +59,15 @@ pub(crate) struct RefusalCounts {
     pub(crate) rejected_total: BTreeMap<String, f64>,
     /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
     pub(crate) shortage_total: BTreeMap<String, f64>,
+    /// An operator has opened a rejection window.
+    pub(crate) window_by_hand: bool,
+}
+
+impl RefusalCounts {
+    /// Refusals by open rejection windows.
+    pub(crate) fn of_windows(&self) -> f64 {
+        self.shortage_total.get("rejected-window").copied().unwrap_or_default()
+    }
 }
 
 /// Requests of a tenant since the start.

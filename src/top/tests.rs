@@ -86,6 +86,38 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
 }
 
+/// M2: refusals by a window that an operator opened are no fault of the router, also for the
+/// seconds after its end.
+#[test]
+fn a_window_by_hand_is_refusing_and_not_degraded() {
+    let at = |uptime_ms: u64, refused: u64, is_open: bool| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
+        snapshot["rejected_total"] = json!({ "rejected-window": refused });
+        snapshot["shortage_total"] = snapshot["rejected_total"].clone();
+        snapshot["window_by_hand"] = json!(is_open);
+        let order = "an operator opened the rejection window of 1 of 1 pools: m";
+        snapshot["orders"] = if is_open { json!([order]) } else { json!([]) };
+        snapshot
+    };
+    let head = |values: &[Value]| text(&app(values), 200).lines().next().unwrap().to_owned();
+    let opened = [at(10_000, 0, false), at(11_000, 30, true)];
+    let refusing = "REFUSING: an operator opened the rejection window of 1 of 1 pools: m";
+    assert!(head(&opened).contains(refusing), "{}", head(&opened));
+    let closed = [at(10_000, 0, true), at(11_000, 30, true), at(12_000, 40, false)];
+    assert!(head(&closed).contains("ready") && !head(&closed).contains("refused"));
+    let mut both = opened;
+    both[1]["concerns"] = json!(["a peer is lost"]);
+    assert!(head(&both).contains("DEGRADED: a peer is lost; an operator"), "{}", head(&both));
+    // A window of a queue has no order.
+    let full = [at(10_000, 0, true), at(11_000, 30, false), at(12_000, 90, false)];
+    assert!(head(&full).contains("DEGRADED"), "{}", head(&full));
+    let mut history = at(10_000, 30, true);
+    history["history"] = json!([{"uptime_ms": 9_000, "requests_total": {"200": 90},
+        "rejected_total": {}, "shortage_total": {}, "window_by_hand": true}]);
+    assert!(head(&[history.clone()]).contains("REFUSING"), "{}", head(&[history]));
+}
+
 /// M1: each rank that takes no requests has its reason in the frame, whole with `--once`.
 #[test]
 fn each_rank_that_is_not_up_has_its_reason() {

@@ -3,7 +3,7 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 49] = [
+const STATES: [(&str, &str); 50] = [
     ("a shard makes no progress", "the shard makes progress again"),
     ("a shard waits for its core", "the shard makes progress again"),
     ("every request fails on the rank", "requests fail on the rank no more"),
@@ -25,6 +25,7 @@ const STATES: [(&str, &str); 49] = [
     ("nothing learnt of workers", "read again: workers are those of the source"),
     ("workers not added", "all workers of the source are added"),
     ("{fault}; tried again until it is", "`workers_state` {}: written again"),
+    ("the models of the workers are not kept", "the models of the workers are kept again"),
     ("cannot be written: {error}; the one before stays", "snapshot {path} is written again"),
     ("spans are lost", "the collector takes spans again"),
     ("`jwt.jwks`: {what}; the keys stay", "`jwt.jwks` can be read again"),

@@ -382,6 +382,8 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
     assert_eq!((status, &pool["by"], &pool["openings"]), (200, &json!(["hand"]), &json!(1)));
     assert!(pool["open_ms"].as_u64().unwrap() > 3_590_000, "{pool}");
     assert!(metric(&handle, "forebay_window_open") > 0.0);
+    let ready: Value = serde_json::from_slice(&truth::get(handle.admin, "/readyz").body).unwrap();
+    assert_eq!((&ready["state"], &ready["concerns"]), (&json!("refusing"), &json!([])), "{ready}");
     let refused = ask(handle.listen, "/v1/completions");
     assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-window")));
     let after: u64 = refused.field("retry-after").unwrap().parse().unwrap();

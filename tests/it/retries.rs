@@ -198,3 +198,21 @@ fn a_request_that_ends_its_worker_is_not_sent_on() {
     assert_eq!(status(&mut client, DIE), 502);
     assert_eq!(came(&good), 0);
 }
+
+/// A retry is a request that was sent again. The last worker that fails leaves none.
+#[test]
+fn a_failure_without_another_worker_is_no_retry() {
+    for workers in 1..3 {
+        let all: Vec<Worker> = (0..workers).map(|_| mortal()).collect();
+        let mut config = config(&all.iter().collect::<Vec<_>>());
+        config.retry.after_send = true;
+        config.retry.attempts_max = 5;
+        let router = router(config);
+        let mut client = Client::connect(router.listen);
+        assert_eq!(status(&mut client, DIE), 502);
+        let sent: usize = all.iter().map(came).sum();
+        assert_eq!(sent, all.len());
+        let retries = metric(&router, "forebay_retries_total");
+        assert_eq!(retries, (workers - 1) as f64, "{workers} workers");
+    }
+}

@@ -75,6 +75,37 @@ fn a_start_that_fails_writes_json_where_the_log_is_json() {
     }
 }
 
+/// M1: no level of the log silences the reason of a start that fails.
+#[test]
+fn a_start_that_fails_has_its_reason_at_each_level() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    for level in ["off", "error", "forebay_dataplane=info", "off,forebay=off"] {
+        for is_json in [false, true] {
+            for (listen, key, wanted) in [
+                (taken, "", "listens there"),
+                (port_for_later(), "cores = [999]", "core 999 is not available"),
+                (port_for_later(), "colour = 1", "unknown key `colour`"),
+            ] {
+                let file = tempfile::NamedTempFile::new().unwrap();
+                let admin = port_for_later();
+                let text = format!(
+                    "listen = \"{listen}\"\nadmin = \"{admin}\"\n{key}\n[log]\njson = {is_json}\n\
+                     level = \"{level}\"\n[[worker]]\nurl = \"http://127.0.0.1:9\"\n"
+                );
+                std::fs::write(file.path(), text).unwrap();
+                let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+                let ran = command.args(["serve", "--config"]).arg(file.path()).output().unwrap();
+                let log = String::from_utf8(ran.stderr).unwrap();
+                assert_eq!(ran.status.code(), Some(1), "{level} {is_json}: {log}");
+                assert!(log.contains(wanted), "{level} {is_json}, {wanted}: {log:?}");
+                let is_object = |line: &str| serde_json::from_str::<Value>(line).is_ok();
+                assert!(!is_json || log.lines().all(is_object), "{level}: {log}");
+            }
+        }
+    }
+}
+
 /// A worker that was never reached has no engine yet, and a server that is none has no line that
 /// says otherwise.
 #[test]

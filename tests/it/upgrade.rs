@@ -222,10 +222,22 @@ fn an_upgrade_starts_the_program_again_and_can_be_repeated() {
         asked.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(asked.wait().unwrap().success(), "{said}");
         let process = said.split(' ').nth(1).and_then(|pid| pid.parse().ok()).expect("its number");
+        // M1: two processes write to the same log, and each line has its process.
+        let shown = format!(" pid={process}");
+        let is_of = |line: &&str| line.ends_with(&shown);
+        until("the new process has a line", || first.log().lines().any(|line| is_of(&line)));
         processes.push(KillAtEnd(process));
         assert_eq!(ask_once(first.listen), Fate::Answered, "{said}");
         assert_eq!(get(first.admin, "/readyz").status, 200);
     }
+    let numbers: Vec<String> = processes.iter().map(|process| process.0.to_string()).collect();
+    let first_number = first.process().to_string();
+    let known = |line: &str| {
+        let number = line.rsplit_once(" pid=").map(|(_, number)| number);
+        number.is_some_and(|number| number == first_number || numbers.iter().any(|n| n == number))
+    };
+    let log = first.log();
+    assert!(log.lines().all(known), "{log}");
     assert!(first.ended().success());
 }
 

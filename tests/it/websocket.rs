@@ -396,3 +396,23 @@ fn a_rank_that_closes_a_websocket_is_not_blamed() {
     }
     assert_eq!(ask(&handle, &post("/v1/completions", ASK)).status, 200);
 }
+
+/// A handshake that comes back to its router is refused, and its connection ends: bytes behind the
+/// head are frames, and must not be read as a request.
+#[test]
+fn a_handshake_in_a_loop_ends_its_connection() {
+    let worker = echo();
+    let handle = router(config(&[&worker]));
+    let hops: String = (0..5).map(|hop| format!("via: 1.1 forebay-{hop}\r\n")).collect();
+    for path in [PATH, "/v1/completions", "/nowhere"] {
+        let mut client = Client::connect(handle.listen);
+        let mut sent = upgrade(&format!("{path}?model=m"), &hops);
+        sent.extend_from_slice(&post("/v1/completions", ASK));
+        client.send(&sent);
+        let reply = client.reply();
+        let reason = reply.field("x-forebay-reason");
+        assert_eq!((reply.status, reason), (508, Some("request-loop")), "{path}");
+        assert_eq!(reply.field("connection"), Some("close"), "{path}: {}", reply.head);
+        assert!(client.at_end(), "{path}: bytes behind the head have an answer");
+    }
+}

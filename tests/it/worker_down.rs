@@ -4,7 +4,9 @@
 use crate::rig::pairs::{ask, pair_config, ready};
 use crate::rig::stub::{Step, Stub};
 use crate::rig::stub_pages::Pages;
-use crate::rig::{Client, PATIENCE, Worker, admin, config, metric, post, router, until, usable};
+use crate::rig::{
+    Client, PATIENCE, RouterProcess, Worker, admin, config, metric, post, router, until, usable,
+};
 use forebay::config::{Config, EngineKind};
 use forebay::server::ServerHandle;
 use std::io::Write;
@@ -231,4 +233,32 @@ fn a_prefill_worker_that_hangs_ends_its_legs() {
     assert_eq!(client.reply().status, 200);
     assert!(start.elapsed() < PATIENCE);
     assert!(String::from_utf8_lossy(&decode.arrival(0).body).contains("hi"));
+}
+
+/// M1: the log has an ERROR when the last usable worker goes, and none while another is left.
+#[test]
+fn the_last_worker_that_goes_is_an_error_in_the_log() {
+    let ills = [Ill::start(), Ill::start()];
+    let mut text = "cores = [0]\npolicy = \"round_robin\"\n[health]\ninterval = \"30ms\"\n\
+                    unhealthy_after = 1\n"
+        .to_owned();
+    for ill in &ills {
+        text += &format!("[[worker]]\nurl = \"{}\"\nengine = \"openai\"\n", ill.worker.url());
+    }
+    let router = RouterProcess::configured(&text);
+    let is_up = || router.logged("INFO worker is up");
+    until("both are up", || is_up() == 2);
+    let errors = || router.logged("not ready: requests are refused until a worker is up");
+    ills[0].is_ill.store(true, Ordering::SeqCst);
+    until("the first is down", || router.logged("worker is down") == 1);
+    assert_eq!(errors(), 0, "{}", router.log());
+    ills[1].is_ill.store(true, Ordering::SeqCst);
+    until("the last is down", || errors() == 1);
+    let log = router.log();
+    let line = log.lines().find(|line| line.contains("not ready: requests")).unwrap();
+    assert!(line.contains(" ERROR ") && line.contains("`forebay workers`"), "{line}");
+    ills[0].is_ill.store(false, Ordering::SeqCst);
+    until("the first is back", || is_up() == 3);
+    ills[0].is_ill.store(true, Ordering::SeqCst);
+    until("each loss counts", || errors() == 2);
 }

@@ -184,3 +184,34 @@ fn names_that_no_worker_has_and_calls_without_the_token_are_refused() {
     assert_eq!(call("/workers/nobody/drain", &bearer), 404);
     assert_eq!(call("/workers/nobody/undrain", &bearer), 404);
 }
+
+/// Without a wait, an idle worker is drained at once, and a busy one is not.
+#[test]
+fn a_drain_that_waits_for_nothing_shows_whether_the_worker_is_idle() {
+    let held = Gate::start();
+    let idle = Worker::json("{}");
+    let router = two(&[&held.worker, &idle], Policy::RoundRobin);
+    say(&router, "w1", "drain");
+    let mut kept = Client::connect(router.listen);
+    kept.send(&post("/v1/completions", ASK));
+    held.holds(1);
+    say(&router, "w1", "undrain");
+    let drain = |worker: &str, order: &str| {
+        let address = format!("http://{}", router.admin);
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args([order, worker, "--wait=0s", "--router", &address])
+            .output()
+            .unwrap();
+        let text = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
+        (ran.status.code(), text)
+    };
+    let (code, said) = drain("w1", "drain");
+    assert!(code == Some(0) && said.contains("drained and idle"), "{code:?} {said}");
+    let (code, said) = drain("w1", "undrain");
+    assert!(code == Some(0) && said.contains("takes requests"), "{code:?} {said}");
+    let (code, said) = drain("w0", "drain");
+    assert!(code == Some(1) && said.contains("the order holds"), "{code:?} {said}");
+    assert_eq!(shown(&router, "w0")["draining"], true);
+    held.open();
+    assert_eq!(kept.reply().status, 200);
+}

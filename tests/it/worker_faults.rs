@@ -151,3 +151,27 @@ fn a_wrong_endpoint_of_kv_events_is_a_concern_with_a_reason() {
     assert!(fault.starts_with("no KV events") && fault.contains("correct `kv_events`"), "{fault}");
     assert!(concerns(&handle).contains("1 of 1 ranks have no KV events"), "{}", concerns(&handle));
 }
+
+/// M1: an engine that is gone explains its feed. Its health checks fail long before it is down, and
+/// the help must not be to correct `kv_events`.
+#[test]
+fn an_engine_that_is_gone_is_no_fault_of_its_feed() {
+    let address = port_for_later();
+    let mut engine = Engine::start(address, 200);
+    let mut config = watching(&[]);
+    config.policy = forebay::config::Policy::Kv;
+    config.workers = vec![forebay::config::WorkerConfig {
+        url: format!("http://{address}"),
+        engine: Some(EngineKind::Vllm),
+        kv_events: vec![format!("tcp://{}", port_for_later())],
+        ..Default::default()
+    }];
+    let handle = router(config);
+    until("the feed has a fault", || fault_of(&handle, 0).contains("`kv_events`"));
+    engine.end();
+    until("the fault of the feed follows", || !fault_of(&handle, 0).contains("`kv_events`"));
+    assert_eq!(usable(&handle), 1, "not down yet");
+    assert!(!concerns(&handle).contains("KV events"), "{}", concerns(&handle));
+    let _next = Engine::start(address, 200);
+    until("the fault is of the feed again", || fault_of(&handle, 0).contains("`kv_events`"));
+}

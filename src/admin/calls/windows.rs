@@ -1,11 +1,11 @@
 //! The rejection windows: `GET` and `POST /admin/window`. Called by the control plane's loop. A
 //! window opened here reaches the other replicas like any other window.
 
-use forebay_base::{NanosSinceStart, PoolIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
 use forebay_board::{WindowCause, WindowOrigin, Windows};
 use forebay_config::{QueueMode, format_duration, parse_duration};
 use forebay_fleet::worker::pools;
-use forebay_fleet::worker::{FleetSnapshot, Pool};
+use forebay_fleet::worker::{FleetSnapshot, Pool, WorkerState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -200,8 +200,11 @@ pub fn window_cause(
     match windows.cause(pool) {
         None => "an operator or another router of the group opened the window".to_owned(),
         Some(WindowCause::Places) => {
-            let ranks = fleet.pool(pool).map_or(0, |pool| pool.ranks.len());
-            format!("all {ranks} ranks are at their limits, and no queue is on")
+            let is_up = |rank: &&RankIndex| {
+                fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+            };
+            let ranks = fleet.pool(pool).map_or(0, |pool| pool.ranks.iter().filter(is_up).count());
+            format!("the limits of all ranks that are up ({ranks}) are reached, and no queue is on")
         }
         Some(WindowCause::Depth) => {
             format!("{whose} is full: `queue.depth_max` = {}", queue.depth_max)
@@ -316,7 +319,7 @@ mod tests {
         let windows = Windows::new();
         let cause = || window_cause(&fleet, &windows, pool, NOW);
         for (at, wanted) in [
-            (WindowCause::Places, "at their limits"),
+            (WindowCause::Places, "all ranks that are up (2) are reached"),
             (WindowCause::Depth, "`queue.depth_max` = 77"),
             (WindowCause::Bytes, "`queue.bytes_max` = 8888"),
         ] {
@@ -324,6 +327,14 @@ mod tests {
             assert!(cause().contains(wanted), "{}", cause());
             assert!(list(&fleet, &windows, NOW)["pools"][0]["cause"] == cause());
         }
+        windows.open_at(pool, WindowCause::Places, NOW, NOW.plus(OPEN_MAX));
+        let mut half = two_pools();
+        let rank = half.pool(pool).unwrap().ranks[0];
+        let worker = half.ranks[rank.index()].worker.index();
+        half.workers[worker].state = WorkerState::Down;
+        let cause_of_half = window_cause(&half, &windows, pool, NOW);
+        assert!(cause_of_half.contains("(0)"), "both ranks are of the worker: {cause_of_half}");
+        windows.open_at(pool, WindowCause::Bytes, NOW, NOW.plus(OPEN_MAX));
         windows.open(pool, WindowOrigin::Elsewhere, NOW, NOW.plus(OPEN_MAX));
         assert!(cause().contains("bytes_max"), "the own limit first: {}", cause());
         windows.close(pool, WindowOrigin::Here, NOW);

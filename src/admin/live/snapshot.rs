@@ -9,11 +9,12 @@ use super::super::metrics::scrape::{
 };
 use super::super::metrics::scrape_choices::{first_byte_figures, of_rank};
 use super::super::readiness::RouterReadiness;
-use super::super::sources::{ScrapeSources, WorkerSources, total};
+use super::super::sources::{FleetView, ScrapeSources, WorkerSources, total};
 use super::ranks;
 use super::tenants;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{PoolIndex, QueueIndex, RankIndex, RouterId, broken_invariant_count};
+use forebay_board::WindowOrigin;
 use forebay_board::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
 use forebay_config::QueueMode;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
@@ -63,6 +64,7 @@ impl SnapshotParts<'_, '_, '_> {
             "whole": whole,
             "reasons": readiness.reasons,
             "concerns": readiness.concerns,
+            "orders": readiness.orders,
             "certificates": readiness.shown_certificates(),
             "replicas": replicas,
             "ranks": ranks::figures(scrape),
@@ -86,10 +88,19 @@ pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> 
         ("requests_total", answered(sources)),
         ("rejected_total", refused(sources, |_| true)),
         ("shortage_total", refused(sources, |refused| refused.is_shortage)),
+        ("window_by_hand", json!(has_hand_window(sources))),
         ("stage_seconds", stages(sources)),
         ("tenants", tenants::figures(sources)),
     ];
     figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
+}
+
+/// An operator has opened a window: its refusals are ordered.
+fn has_hand_window(sources: &ScrapeSources<'_>) -> bool {
+    let FleetView { fleet, board, now, .. } = sources.fleet;
+    let windows = board.windows();
+    let mut pools = fleet.used_pools();
+    pools.any(|(pool, _)| windows.open_by_until(pool, WindowOrigin::Hand, now).is_some())
 }
 
 const fn queue_mode(mode: QueueMode) -> &'static str {

@@ -91,22 +91,24 @@ function head(snapshot) {
   const stalled = snapshot.stalled.filter(Boolean).length;
   const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
   const concerns = [...refusals(), ...snapshot.concerns];
-  const [state, text] = condition(reason, concerns);
+  const [state, text] = condition(reason, concerns, snapshot.orders ?? []);
   put(find("ready"), text);
   find("ready").className = `ready ${state}`;
-  const name = { bad: "✕ Forebay", warn: "▲ Forebay" }[state] ?? "Forebay";
+  const name = { bad: "✕ Forebay", warn: "▲ Forebay", held: "■ Forebay" }[state] ?? "Forebay";
   if (document.title !== name) document.title = name;
 }
 
-function condition(reason, concerns) {
+function condition(reason, concerns, orders) {
   if (reason.length) return ["bad", `✕ Not ready: ${reason.join("; ")}`];
-  if (concerns.length) return ["warn", `▲ Degraded: ${concerns.join("; ")}`];
+  if (concerns.length) return ["warn", `▲ Degraded: ${[...concerns, ...orders].join("; ")}`];
+  if (orders.length) return ["held", `■ Refusing: ${orders.join("; ")}`];
   return ["", "● Ready"];
 }
 
 /**
  * The share of requests in the last seconds that were refused for want of room, time or health,
- * with the most frequent reason. A tenant past its quota is no fault of the router.
+ * with the most frequent reason. A tenant past its quota is no fault of the router, and refusals by
+ * a window that an operator opened are not counted.
  */
 function refusals() {
   const [refused] = recent.growth((one) => sumOf(one.shortage_total), REFUSALS_MS);

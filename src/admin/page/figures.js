@@ -8,12 +8,23 @@ export class Recent {
 
   push(snapshot) {
     const { uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants } = snapshot;
-    const { shortage_total } = snapshot;
+    const { window_by_hand } = snapshot;
     this.routerId = snapshot.router_id ?? this.routerId;
     this.kept.push({
-      uptime_ms, totals, requests_total, rejected_total, shortage_total, stage_seconds, tenants,
+      uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants, window_by_hand,
+      ...this.shortage(snapshot),
     });
     if (this.kept.length > KEPT_MAX) this.kept.shift();
+  }
+
+  /** Shortages without the refusals by windows that an operator opened. */
+  shortage({ shortage_total, window_by_hand }) {
+    const windows = shortage_total["rejected-window"] ?? 0;
+    const last = this.newest;
+    const isOrdered = last && (last.window_by_hand || window_by_hand);
+    const ordered = (last?.ordered ?? 0) + (isOrdered ? windows - last.windows : 0);
+    const shortage = windows ? { ...shortage_total, "rejected-window": windows - ordered } : shortage_total;
+    return { windows, ordered, shortage_total: shortage };
   }
 
   /** Whether the snapshot is of another process. A router of an older version has no id. */

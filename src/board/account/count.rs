@@ -40,7 +40,7 @@ counts! {
         ResponseBytes = "response_bytes_total",
         /// Bytes of clients passed on to workers in WebSockets.
         TunnelRequestBytes = "tunnel_request_bytes_total",
-        /// Refusals of engines (429, 503, 529) that no client saw.
+        /// Refusals of engines (429, 503, 529): another rank was tried, or the router refused.
         EngineRefusals = "engine_refusals_total",
         /// Notes of requests that found no room on their way to `forebay record`.
         NotesLost = "request_notes_lost_total",
@@ -158,7 +158,7 @@ counts! {
         Aborts = "aborts_total",
         /// Engines that could not be told to abort a request.
         AbortsFailed = "aborts_failed_total",
-        /// Requests of a model with prefill ranks that were sent whole.
+        /// Times that a request of a model with prefill ranks was sent whole.
         SentWhole = "sent_whole_total",
     }
     "Traces" {

@@ -109,9 +109,19 @@ fn order(args: &WindowArgs) -> Result<Option<Value>, &'static str> {
     Ok(Some(body))
 }
 
+/// A rest in whole seconds, rounded up, in the two largest units.
+fn time_left(left: Duration) -> String {
+    let seconds = left.as_millis().div_ceil(1_000);
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, 0) => format!("{minutes}m"),
+        (minutes, seconds) => format!("{minutes}m {seconds}s"),
+    }
+}
+
 fn row(pool: &Value) -> Vec<String> {
     let is_open = is_set(pool, "open");
-    let left = || format_duration(Duration::from_millis(count(pool, "open_ms")));
+    let left = || time_left(Duration::from_millis(count(pool, "open_ms")));
     vec![
         format!("{} ({})", count(pool, "pool"), word(pool, "leg")),
         words(pool, "models"),
@@ -121,4 +131,17 @@ fn row(pool: &Value) -> Vec<String> {
         words(pool, "by"),
         count(pool, "openings").to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_window_has_units_and_no_milliseconds() {
+        let shown = [1, 999, 1_000, 29_993, 60_000, 3_599_001, 3_600_000];
+        let shown = shown.map(|ms| time_left(Duration::from_millis(ms)));
+        assert_eq!(shown, ["1s", "1s", "1s", "30s", "1m", "60m", "60m"]);
+        assert_eq!(time_left(Duration::from_millis(61_500)), "1m 2s");
+    }
 }

@@ -75,7 +75,8 @@ impl Check<'_> {
         if left.is_zero() {
             let what = format!("`{shown}.cert` {name} has expired");
             let whose = if key == "admin_tls" { "callers of `admin`" } else { "clients" };
-            let help = format!("{whose} refuse this certificate of the router: renew {name}");
+            let help =
+                format!("{whose} refuse this certificate of the router: renew {name}, then reload");
             self.warning(&origin, what, help);
         } else if left < EXPIRES_SOON {
             let days = left.as_secs() / SECONDS_PER_DAY;

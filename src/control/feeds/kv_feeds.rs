@@ -8,9 +8,10 @@ use super::super::ports::Ports;
 use super::kv_pools::{KvPools, PoolPlan};
 use super::snapshots::{Claim, CopySource, SnapshotLoader, Snapshots};
 use forebay_admin::FeedsView;
-use forebay_base::RankIndex;
 use forebay_base::limits::RANKS_MAX;
+use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_config::{Config, KvConfig};
+use forebay_discovery::LastChecks;
 use forebay_index::{KeySeed, slice_of};
 use forebay_kv_events::{
     Feed, FeedCounters, FeedNotice, FeedSpec, FeedStatus, FeedTimers, LowerTiers, Naming,
@@ -181,6 +182,22 @@ impl KvFeeds {
             (std::mem::replace(&mut feed.restarts, now) != now).then_some(*rank)
         });
         restarted.collect()
+    }
+
+    /// Holds back faults of feeds that follow from the state of the worker. `checks`: the last
+    /// health checks of a rank's worker.
+    pub(super) fn weigh_faults(
+        &self,
+        now: NanosSinceStart,
+        checks: impl Fn(RankIndex) -> Option<LastChecks>,
+    ) {
+        for (rank, feed) in &self.running {
+            feed.status.weigh_fault(|age| {
+                let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+                let failed_at = NanosSinceStart(now.0.saturating_sub(age));
+                checks(*rank)?.were_passed_around(failed_at)
+            });
+        }
     }
 
     /// Removes the blocks of a worker with caches that an order of the router emptied.

@@ -23,7 +23,7 @@ use forebay_admin::{EngineCall, EngineCallRefusal, EngineCallResult, FeedsView, 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::LoadReport;
 use forebay_config::Config;
-use forebay_discovery::{LoadTasks, WorkerClients};
+use forebay_discovery::{LastChecks, LoadTasks, WorkerClients};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::KeySeed;
 use forebay_kv_events::{FeedNotice, FeedTimers};
@@ -113,6 +113,15 @@ impl Feeds {
         let mut restarted = self.reporter.take_restarted();
         restarted.extend(self.kv.take_restarted().into_iter().filter_map(worker));
         FeedOutcome { order_results: self.engines.take_results(), doubted, restarted, emptied }
+    }
+
+    /// Holds back faults of feeds that follow from the state of the worker.
+    pub(super) fn weigh_faults(
+        &self,
+        now: NanosSinceStart,
+        checks: impl Fn(RankIndex) -> Option<LastChecks>,
+    ) {
+        self.kv.weigh_faults(now, checks);
     }
 
     /// Starts, replaces and ends KV-event feeds and load reports as the fleet plans.

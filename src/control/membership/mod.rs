@@ -32,7 +32,7 @@ use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
-use forebay_discovery::{ProbeNotice, WorkerClients};
+use forebay_discovery::{LastChecks, ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use forebay_index::KeySeed;
 use forebay_kv_events::FeedNotice;
@@ -179,6 +179,11 @@ impl Membership {
     /// Probes the worker now: it may have been restarted.
     pub(super) fn doubt(&self, worker: WorkerIndex) {
         self.probes.doubt(worker);
+    }
+
+    /// The last health checks of the worker.
+    pub(super) fn last_checks(&self, worker: WorkerIndex) -> Option<LastChecks> {
+        self.probes.last_checks(worker)
     }
 
     pub(super) fn take_feed_notice(

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -28,6 +29,10 @@ pub(super) struct ModelMemory {
     /// Generation of the fleet that the text describes.
     generation: u64,
     writing: Option<JoinHandle<()>>,
+    /// Whether the write failed.
+    result: Option<oneshot::Receiver<bool>>,
+    /// The last write failed. The text is written again with the next generation.
+    has_failed: bool,
 }
 
 impl ModelMemory {
@@ -54,7 +59,7 @@ impl ModelMemory {
         if !workers.is_empty() {
             info!(workers = workers.len(), "the models of the process before are known");
         }
-        (Self { path, text: String::new(), generation: 0, writing: None }, workers)
+        (Self { path, ..Self::default() }, workers)
     }
 
     /// Marks the generation; true if it is new and [`Self::keep`] is due. False while a write runs:
@@ -66,19 +71,43 @@ impl ModelMemory {
             && std::mem::replace(&mut self.generation, generation) != generation
     }
 
-    /// Begins to write the file if its text differs.
+    /// Begins to write the file if its text differs, or if the last write failed.
     pub(super) fn keep(&mut self, workers: &[RememberedWorker]) {
         // Their state now does not predict their state after a restart.
         let later = workers.iter().map(|worker| RememberedWorker { up: false, ..worker.clone() });
         let text = lines_of(&later.collect::<Vec<_>>());
-        let Some(path) = self.path.clone().filter(|_| text != self.text) else { return };
+        self.take_result();
+        let had_failed = self.has_failed;
+        let is_due = text != self.text || had_failed;
+        let Some(path) = self.path.clone().filter(|_| is_due) else { return };
         self.text.clone_from(&text);
+        let (send_result, result) = oneshot::channel();
+        self.result = Some(result);
         self.writing = Some(spawn_blocking(move || {
-            if let Err(error) = replace(&path, &text, Durability::Cache) {
-                let file = path.display();
-                warn!(%file, %error, "the models of the workers are not kept for a restart");
+            let written = replace(&path, &text, Durability::Cache);
+            // At the end of the process no result is waited for.
+            let _ = send_result.send(written.is_err());
+            let file = path.display();
+            match written {
+                Err(error) if !had_failed => {
+                    warn!(
+                        %file,
+                        %error,
+                        "the models of the workers are not kept for a restart; tried again"
+                    );
+                }
+                Ok(()) if had_failed => info!(%file, "the models of the workers are kept again"),
+                Ok(()) | Err(_) => {}
             }
         }));
+    }
+
+    /// Takes the result of a write that has ended.
+    fn take_result(&mut self) {
+        if let Some(mut result) = self.result.take() {
+            // A write that panicked has no result, and has failed.
+            self.has_failed = result.try_recv().unwrap_or(true);
+        }
     }
 
     /// Waits until the file is written, for a while.
@@ -136,5 +165,33 @@ mod tests {
         assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, []);
         replace(&path, &lines_of(&[worker(&["n"], false)]), Durability::Cache).unwrap();
         assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, [worker(&["n"], false)]);
+    }
+
+    /// M1: a full disk is a line at its begin and at its end, and the text is written again.
+    #[tokio::test]
+    async fn a_failed_write_is_repeated_until_it_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = folder.path().join("later").join("snapshot");
+        let (mut memory, _) = ModelMemory::open(None, Some(&snapshot));
+        let workers = [worker(&["m"], false)];
+        for generation in 1..3 {
+            assert!(memory.take_due(generation));
+            memory.keep(&workers);
+            memory.written().await;
+            memory.take_result();
+            assert!(memory.has_failed, "no folder");
+        }
+        std::fs::create_dir(folder.path().join("later")).unwrap();
+        assert!(memory.take_due(3));
+        memory.keep(&workers);
+        memory.written().await;
+        memory.take_result();
+        assert!(!memory.has_failed);
+        assert_eq!(ModelMemory::open(None, Some(&snapshot)).1, workers);
+        let path = folder.path().join("later").join("snapshot.models");
+        std::fs::remove_file(&path).unwrap();
+        memory.keep(&workers);
+        memory.written().await;
+        assert!(!path.exists(), "the same text is written once");
     }
 }

@@ -2,7 +2,9 @@
 
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
-use forebay_discovery::{ModelTexts, Probe, ProbeFactory, ProbeNotice, SignsOfLife, WorkerClients};
+use forebay_discovery::{
+    LastChecks, ModelTexts, Probe, ProbeFactory, ProbeNotice, SignsOfLife, WorkerClients,
+};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -87,6 +89,12 @@ impl Probes {
         if let Some(ended) = self.running.remove(&worker) {
             ended.task.abort();
         }
+        self.probing.signs.forget(worker);
+    }
+
+    /// The last health checks of the worker.
+    pub(super) fn last_checks(&self, worker: WorkerIndex) -> Option<LastChecks> {
+        self.probing.signs.last_checks(worker)
     }
 
     /// Records a sign of life of the worker.

@@ -215,7 +215,9 @@ impl Publication {
         let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
         let further = unread.into_iter().chain(lost).chain(unfed);
-        RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
+        let fleet = owners.membership.fleet();
+        let has_failed = |worker| fleet.trouble(worker).is_some();
+        RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())
             .with_certificates(certificates.collect(), since_1970())
     }
 

@@ -23,12 +23,8 @@ impl ReportedWorkers {
     /// Logs workers that are not reported yet, and workers that have answered since. Without
     /// `for_kv`, missing parts of policy `kv` are left out.
     pub(super) fn log_new(&mut self, fleet: &Fleet, for_kv: bool) {
-        let is_new = |index, has_answered| match self.had_answered.get(&index) {
-            None => true,
-            Some(had_answered) => has_answered && !had_answered,
-        };
         let new: Vec<_> =
-            fleet.found().filter(|(index, worker)| is_new(*index, worker.has_answered())).collect();
+            fleet.found().filter(|(index, worker)| self.is_new(*index, worker)).collect();
         if new.is_empty() {
             return;
         }
@@ -46,6 +42,14 @@ impl ReportedWorkers {
                     );
                 }
             }
+        }
+    }
+
+    /// A worker is reported once its first check has ended.
+    fn is_new(&self, index: WorkerIndex, worker: &FoundWorker<'_>) -> bool {
+        match self.had_answered.get(&index) {
+            None => worker.description.is_some() || worker.trouble.is_some(),
+            Some(had_answered) => worker.has_answered() && !had_answered,
         }
     }
 
@@ -187,6 +191,25 @@ mod tests {
         }
         let report = lines(&[("w".to_owned(), Some(of(true)))], false);
         assert!(report[0].help.is_none() && report[0].found.contains("OpenAI"), "{report:?}");
+    }
+
+    /// M1: 40 ms after a worker joins, the log called the worker unreached.
+    #[test]
+    fn a_worker_is_reported_after_its_first_check() {
+        let texts = BTreeMap::new();
+        let places = PlacesLimit { places_max: 32, source: LimitSource::Declared };
+        let index = WorkerIndex::try_from_index(0).unwrap();
+        let mut reported = ReportedWorkers::default();
+        let mut found =
+            FoundWorker { name: "w", description: None, trouble: None, texts: &texts, places };
+        assert!(!reported.is_new(index, &found), "no check has ended");
+        found.trouble = Some("/v1/models: Connection refused");
+        assert!(reported.is_new(index, &found));
+        reported.had_answered.insert(index, false);
+        assert!(!reported.is_new(index, &found), "once");
+        let described = worker(1, &DescribedRank::default());
+        found.description = Some(&described);
+        assert!(reported.is_new(index, &found), "it answers now");
     }
 
     /// M1: an engine that refuses the key runs, so no help is to start it.

@@ -173,6 +173,9 @@ impl Control {
         let fleet = self.membership.fleet();
         let outcome = self.feeds.tick(&self.env, fleet, self.publication.fleet(), now);
         self.membership.take_restarted(&self.env, &outcome.restarted, now);
+        let published = self.publication.fleet();
+        let membership = &self.membership;
+        self.feeds.weigh_faults(now, |rank| membership.last_checks(published.rank(rank)?.0.worker));
         outcome.doubted.into_iter().for_each(|worker| self.membership.doubt(worker));
         let change = self.membership.take_order_results(outcome.order_results);
         self.apply(change);

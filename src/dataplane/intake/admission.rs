@@ -7,6 +7,7 @@ use crate::exchange::{Exchange, RefusedExchange};
 use crate::ingress::Conn;
 use crate::state::shard::Shard;
 use crate::story::quota::{self, QuotaCheck};
+use forebay_base::ModelIndex;
 use forebay_board::admit::AdmittedRequest as InFlightPlace;
 use forebay_fleet::tenant::TenantPart;
 use forebay_http1::{BodyFraming, HeadError, RequestHead};
@@ -41,16 +42,12 @@ fn of_head(
     client_identity::admit(shard, conn, request)?;
     readable(&request.head)?;
     let mut new_request = NewRequest::of(part(shard, &request.caller.principal));
-    let router = enter_router(shard, request, endpoint, &mut new_request)?;
-    let shard_place = enter_shard(shard, &new_request)?;
+    let places = enter(shard, request, endpoint, &mut new_request);
+    let places = places.inspect_err(|_| request.story.facts.model = only_model(shard))?;
     let tenant = request.caller.principal.tenant;
     let check = quota::enter(shard, request.story.bill_mut(), tenant, endpoint);
     show_limits(request, check)?;
-    Ok(AdmissionPhase {
-        endpoint,
-        new_request,
-        places: LimitPlaces { _router: router, shard: shard_place },
-    })
+    Ok(AdmissionPhase { endpoint, new_request, places })
 }
 
 fn authenticate(shard: &Shard, conn: &Conn, request: &mut Request<'_>) -> Result<(), Refusal> {
@@ -72,6 +69,17 @@ fn part(shard: &Shard, principal: &Principal) -> TenantPart {
 fn readable(head: &RequestHead) -> Result<(), HeadError> {
     let is_coded = head.is_coded && head.body != BodyFraming::None;
     if is_coded { Err(HeadError::ContentCoding) } else { Ok(()) }
+}
+
+fn enter(
+    shard: &Shard,
+    request: &Request<'_>,
+    endpoint: Endpoint,
+    new_request: &mut NewRequest,
+) -> Result<LimitPlaces, Refusal> {
+    let router = enter_router(shard, request, endpoint, new_request)?;
+    let shard = enter_shard(shard, new_request)?;
+    Ok(LimitPlaces { _router: router, shard })
 }
 
 /// The rejection window and the router's own limit. The model is not known yet: only a window of
@@ -99,6 +107,11 @@ fn enter_router(
         debug_assert!(is_counted, "refused without a limit");
     }
     Ok(RouterPlace(stages.loads.board.clone()))
+}
+
+/// Model of a request that is refused before its body is read, for the counters.
+fn only_model(shard: &Shard) -> Option<usize> {
+    shard.workers.fleet.borrow().only_model().map(ModelIndex::index)
 }
 
 fn enter_shard(shard: &Shard, new_request: &NewRequest) -> Result<InFlightPlace, Refusal> {

@@ -323,6 +323,15 @@ impl FleetSnapshot {
         known.or_else(|| self.model(ANY_MODEL)).filter(|(_, model)| !model.ranks.is_empty())
     }
 
+    /// The model that each request is for, if the fleet serves a single model by its name.
+    #[must_use]
+    pub fn only_model(&self) -> Option<ModelIndex> {
+        let mut models = self.models.iter().enumerate().filter(|(_, model)| model.is_known());
+        let (index, model) = models.next()?;
+        let is_only = models.next().is_none() && !model.is_any();
+        is_only.then(|| ModelIndex::try_from_index(index)).flatten()
+    }
+
     /// Has any present worker ever listed a model?
     #[must_use]
     pub fn has_names(&self) -> bool {

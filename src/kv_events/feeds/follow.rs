@@ -118,7 +118,7 @@ impl<P: KvPort> Feed<P> {
             self.recover(ReplayCause::Joined).await;
         }
         self.settle(FeedState::Live).await;
-        self.status.set_fault(None);
+        self.status.clear_fault();
         self.audit = Audit::after(self.timers.audit_joined);
         info!(
             worker = &*self.worker,
@@ -247,7 +247,7 @@ impl<P: KvPort> Feed<P> {
 
     /// Logs once per outage why there are no events.
     fn lost(&self, error: &SocketError, backoff: &mut Backoff) {
-        self.status.set_fault(Some(format!("{}: {error}", self.endpoint)));
+        self.status.set_fault(format!("{}: {error}", self.endpoint));
         if std::mem::replace(&mut backoff.is_reported, true) {
             debug!(worker = &*self.worker, dp_rank = self.dp_rank.0, %error, "still no KV events");
             return;

@@ -8,7 +8,6 @@ use super::stages::Stages;
 use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
-use forebay_board::account::Count;
 use forebay_fleet::worker::Dialect;
 use std::time::Duration;
 
@@ -51,7 +50,7 @@ impl RequestFlow {
         if failed.is_resumable {
             self.go_on(now, failed.dialect_of_rest);
         } else {
-            (scene.count)(Count::Retries);
+            self.tries.has_failed_unseen = true;
         }
         // Stored while other ranks are tried: if none is left, the client gets this error.
         self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));

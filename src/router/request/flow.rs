@@ -72,6 +72,8 @@ pub(super) struct AttemptCounts {
     pub(super) trial: Option<Box<FailedTrial>>,
     /// The last attempt was sent to a pair of ranks.
     pub(super) is_pair: bool,
+    /// An attempt has failed before its first byte, and the next attempt is a retry.
+    pub(super) has_failed_unseen: bool,
 }
 
 /// The state machine of a request.
@@ -173,9 +175,21 @@ impl RequestFlow {
         };
         if let Action::Send(chosen) = &action {
             self.tries.is_pair = chosen.prefill.is_some();
+            self.count_send(scene);
         }
         self.check_invariants(&action);
         action
+    }
+
+    /// Counts here and not where a rank is looked for: a look may end in a queue or in a refusal.
+    fn count_send(&mut self, scene: &Scene<'_>) {
+        if std::mem::take(&mut self.tries.has_failed_unseen) {
+            (scene.count)(Count::Retries);
+        }
+        let has_pairs = |model: &Model| model.prefill_pool.is_some();
+        if !self.tries.is_pair && model(&self.facts, scene.fleet).is_some_and(has_pairs) {
+            (scene.count)(Count::SentWhole);
+        }
     }
 
     fn window(
@@ -290,12 +304,7 @@ impl RequestFlow {
                 self.pair_window(now, model, scene)?;
                 WantedRanks::Pair
             }
-            Route::Whole(_) => {
-                if model.prefill_pool.is_some() {
-                    (scene.count)(Count::SentWhole);
-                }
-                WantedRanks::Whole
-            }
+            Route::Whole(_) => WantedRanks::Whole,
         };
         self.seek(now, model, wanted_ranks, queued, scene)
     }

@@ -309,3 +309,61 @@ fn waiting(board: &LoadBoard, fleet: &FleetSnapshot, index: PoolIndex, pool: &Po
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::stages::{Loads, StageRules};
+    use super::*;
+    use crate::dispatch::RetryBudget;
+    use forebay_base::ShardIndex;
+    use forebay_board::LoadReports;
+    use forebay_fleet::worker::test_support::two_pools;
+    use forebay_fleet::worker::{RoomDemand, RoomLimits};
+
+    const POOL: PoolIndex = PoolIndex(2);
+
+    /// A pool that ends 20 requests a second and has room, while a window is open for a second.
+    /// Returns the waits beside the rest of the window, and the rate that the shard has learned.
+    fn refused_by(origin: WindowOrigin) -> (Vec<(Duration, Duration)>, Option<f64>) {
+        let fleet = two_pools();
+        let rank = fleet.pool(POOL).unwrap().ranks[0];
+        let board = LoadBoard::new();
+        let rules = StageRules::of(&fleet.config);
+        let reports = LoadReports::new(Duration::from_millis(300));
+        let loads = Loads { board: board.into(), reports };
+        let random = fastrand::Rng::with_seed(1);
+        let mut stages = Stages::new(ShardIndex(0), rules, loads, RetryBudget::new(100), random);
+        let board = stages.loads.board.clone();
+        let end = NanosSinceStart(0).plus(Duration::from_millis(1_100));
+        board.windows().open(POOL, origin, NanosSinceStart(0), end);
+        let mut waits = Vec::new();
+        let mut now = NanosSinceStart(0);
+        for _ in 0..20 {
+            now = now.plus(Duration::from_millis(50));
+            let load = board.rank(rank).unwrap();
+            assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
+            board.give_back(rank, 0, Some(ModelIndex(0)));
+            let part = TenantPart { tenant: 0, weight: 1, is_only: true };
+            let refused = stages.window_of(&fleet, POOL, now, &mut NewRequest::of(part));
+            let refused = refused.expect_err("the window is open");
+            let left = Duration::from_nanos(end.since(now));
+            waits.push((refused.retry_after().expect("a wait"), left));
+        }
+        (waits, stages.drain_rates.per_second(POOL, now))
+    }
+
+    /// Decision 0048: only ends of a full pool teach the rate. An operator, and another replica,
+    /// close a pool that has room: its ends show the demand.
+    #[test]
+    fn only_a_window_of_a_full_pool_teaches_the_drain_rate() {
+        let (_, rate) = refused_by(WindowOrigin::Here);
+        assert!(rate.is_some_and(|rate| (15.0..25.0).contains(&rate)), "{rate:?}");
+        for origin in [WindowOrigin::Hand, WindowOrigin::Elsewhere] {
+            let (waits, rate) = refused_by(origin);
+            assert_eq!(rate, None, "{origin:?}");
+            for (wait, left) in waits {
+                assert!(left <= wait && wait <= left.mul_f64(1.5), "{origin:?} {wait:?} {left:?}");
+            }
+        }
+    }
+}
