@@ -172,6 +172,22 @@ fn the_detail_stays_with_its_rank() {
     assert!(!gone.contains("gpu0 rank 0"), "{gone}");
 }
 
+/// M1: without a worker, the fault of their source is the reason, in the head and in the list.
+#[test]
+fn a_router_without_workers_has_the_reason() {
+    let mut empty = snapshot(0, 1_000);
+    empty["reasons"] = json!(["none of 0 workers is usable"]);
+    empty["concerns"] = json!(["`discovery.file` w.toml fails: w.toml:2:1: unknown key"]);
+    let frame = text(&app(&[empty.clone()]), 60);
+    let fault = "`discovery.file` w.toml fails: w.toml:2:1: unknown key";
+    assert!(frame.contains(&format!("NOT READY: none of 0 workers is usable; {fault}")), "{frame}");
+    assert!(frame.contains(&format!("\nNo workers: {fault}\n")), "{frame}");
+    assert!(!frame.contains("No rank fits"), "{frame}");
+    empty["concerns"] = json!([]);
+    let frame = text(&app(&[empty]), 60);
+    assert!(frame.contains("\nNo workers: none of 0 workers is usable\n"), "{frame}");
+}
+
 /// A filter that fits nothing opens no detail, and keeps the selection.
 #[test]
 fn keys_without_a_row_keep_the_selection() {
@@ -181,7 +197,7 @@ fn keys_without_a_row_keep_the_selection() {
     for key in [TopKey::Enter, TopKey::Down, TopKey::Enter] {
         app.press(key);
     }
-    assert!(text(&app, 100).contains("No rank fits."));
+    assert!(text(&app, 100).contains("No rank fits the filter."));
     app.press(TopKey::Escape);
     assert!(text(&app, 100).contains(">gpu2"), "{}", text(&app, 100));
 }

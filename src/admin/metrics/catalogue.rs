@@ -224,6 +224,9 @@ catalogue! {
         /// Requests that a rank may have in flight; 0: no limit.
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"]
             Ranks(scrape_flow::places_max);
+        /// 1 while a source of workers cannot be read: `discovery.file`, or a name of
+        /// `discovery.dns`. Its workers stay as they are.
+        SOURCE_FAILING = Gauge "source_failing" ["source"] Labelled(scrape::sources_failing);
         /// 1 for the source of that limit: `configured`, `declared`, `learned`, or `none`.
         RANK_PLACES_SOURCE = Gauge "rank_places_source" ["worker", "dp_rank", "source"]
             Labelled(scrape_flow::places_source);

@@ -17,7 +17,7 @@ use super::reports::EjectionEvent;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, PortCertificate,
     RecordFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
-    WorkerSources,
+    WorkerSource, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_board::RankLoad;
@@ -207,14 +207,15 @@ impl Publication {
             reasons.push(forebay_admin::why_not(&self.fleet));
         }
         let Environment { board, clock, .. } = owners.env;
-        let unread = owners.membership.unread_sources();
+        let sources = owners.membership.configured_sources();
+        let unread = sources.iter().filter_map(WorkerSource::concern);
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
         let acceptor = self.fleet.serving.acceptor.as_ref();
         let of_admin = owners.lifecycle.admin_acceptor();
         let certificates = PortCertificate::of("listen", acceptor);
         let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
-        let further = unread.into_iter().chain(lost).chain(unfed);
+        let further = unread.chain(lost).chain(unfed);
         RouterReadiness::new(reasons, further, &self.fleet, board, clock.now())
             .with_certificates(certificates.collect(), since_1970())
     }
@@ -276,7 +277,13 @@ impl Publication {
 
     fn fleet_view<'a>(&'a self, owners: &Owners<'a>) -> FleetView<'a> {
         let Environment { board, clock, .. } = owners.env;
-        FleetView { fleet: &self.fleet, board, loads: owners.feeds.reporter(), now: clock.now() }
+        FleetView {
+            fleet: &self.fleet,
+            board,
+            loads: owners.feeds.reporter(),
+            sources: owners.membership.configured_sources(),
+            now: clock.now(),
+        }
     }
 
     /// Ranks in their slow start get more as time passes, up to the fullest other rank.
