@@ -141,8 +141,10 @@ impl App {
     fn tenants(&self) -> Option<String> {
         let tenants = &self.displayed().figures.tenants;
         let shown = tenants.iter().map(|tenant| {
-            let TenantRates { name, answered_per_s, refused_per_s, failed_per_s, limits } = tenant;
-            let wrong = [(refused_per_s, "refused"), (failed_per_s, "failed")];
+            let TenantRates { name, answered_per_s, refused_per_s, .. } = tenant;
+            let TenantRates { invalid_per_s, failed_per_s, limits, .. } = tenant;
+            let wrong =
+                [(refused_per_s, "refused"), (invalid_per_s, "invalid"), (failed_per_s, "failed")];
             let wrong = wrong.into_iter().filter(|(per_s, _)| **per_s > 0.0);
             let wrong = wrong.map(|(per_s, word)| format!(" {} {word}/s", rate(Some(*per_s))));
             let wrong: String = wrong.collect();
