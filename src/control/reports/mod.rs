@@ -3,6 +3,7 @@
 //! ejections to the board, and changes no fleet: a change for another owner is in the value that
 //! [`Reports::tick`] returns.
 
+mod alias_log;
 mod board_watch;
 mod cut_log;
 mod ejection;
@@ -13,6 +14,7 @@ mod render_trust;
 mod start_report;
 mod traces;
 
+use self::alias_log::AliasLog;
 use self::board_watch::BoardWatch;
 use self::cut_log::CutLog;
 use self::note_reading::NoteReading;
@@ -39,6 +41,7 @@ pub(super) struct Reports {
     notes: Option<NoteReading>,
     board_watch: BoardWatch,
     cut_log: CutLog,
+    alias_log: AliasLog,
     render_trust: RenderTrust,
     workers: ReportedWorkers,
 }
@@ -74,6 +77,7 @@ impl Reports {
         // At start, the workers are reported together.
         if !is_starting {
             self.workers.log_new(fleet, env.config.policy.uses_overlap());
+            self.alias_log.observe(published);
         }
         let ejections = self.board_watch.ejection.tick(env, published, reporter, now);
         self.board_watch.outliers.log_changes(published, &env.board, now);
