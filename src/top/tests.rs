@@ -308,6 +308,33 @@ fn a_tenant_over_its_quota_leaves_the_router_ready() {
     assert!(frame.contains("noisy 0/s 5.0 refused/s"), "{frame}");
 }
 
+/// M2: a rank that fails every request is not `up`, and a paused rank stays `paused`.
+#[test]
+fn a_failing_rank_has_a_state_of_its_own() {
+    let mut failing = snapshot(2, 1_000);
+    failing["ranks"]["rank_failing"] = json!([1, 1]);
+    failing["ranks"]["breaker_open"] = json!([0, 1]);
+    let frame = text(&app(&[failing]), 150);
+    let row = |name: &str| frame.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(row("gpu0 ").contains("! fails"), "{frame}");
+    assert!(row("gpu1 ").contains("! paused"), "{frame}");
+}
+
+/// M2: callers with wrong keys are visible, and no fault of the router.
+#[test]
+fn wrong_keys_leave_the_router_ready() {
+    let at = |uptime_ms: u64, wrong: u64| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["rejected_total"] = json!({ "unauthorized": wrong });
+        snapshot["shortage_total"] = json!({});
+        snapshot["tenants"] = json!({ "*": { "answered": 9, "invalid": wrong } });
+        snapshot
+    };
+    let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
+    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    assert!(frame.contains("tenants  * 0/s 5.0 invalid/s"), "{frame}");
+}
+
 #[test]
 fn tenants_stand_in_a_line_of_their_own_the_refused_first() {
     let at = |uptime_ms: u64, refused: u64| {

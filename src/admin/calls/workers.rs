@@ -1,6 +1,6 @@
 //! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
-use super::rank_faults::{feed_fault, request_fault};
+use super::rank_faults::{callers, feed_fault, request_fault};
 use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSource, WorkerSources};
@@ -152,7 +152,7 @@ fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
     json!({
         "score": score,
         "status": status,
-        "callers": if is_one_caller { "one" } else { "all" },
+        "callers": callers(is_one_caller),
         "models": if is_one_model { "one" } else { "all" },
         "paused_ms": until.since(now).div_ceil(1_000_000),
         "pauses": pauses,

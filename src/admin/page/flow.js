@@ -205,6 +205,7 @@ export class Tenants {
 const GLYPHS = {
   joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
   opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
+  failing: "!", serving: "●",
 };
 
 export class Events {

@@ -13,7 +13,7 @@ use self::window_log::WindowLog;
 use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;
-use super::reports::EjectionEvent;
+use super::reports::RankEvent;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, PortCertificate,
     RecordFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
@@ -104,8 +104,8 @@ impl Publication {
     }
 
     /// Shows the event on the live page. A readmitted rank starts slowly.
-    pub(super) fn take_ejection(&mut self, event: EjectionEvent, now: NanosSinceStart) {
-        let EjectionEvent { kind, text, slow_start } = event;
+    pub(super) fn take_rank_event(&mut self, event: RankEvent, now: NanosSinceStart) {
+        let RankEvent { kind, text, slow_start } = event;
         if let Some((worker, rank)) = slow_start {
             self.warming.begin_rank(worker, rank, now);
         }

@@ -188,7 +188,10 @@ impl Control {
             is_starting: self.membership.is_starting(),
         };
         let outcome = self.reports.tick(&self.env, &sources, now);
-        outcome.ejections.into_iter().for_each(|event| self.publication.take_ejection(event, now));
+        outcome
+            .rank_events
+            .into_iter()
+            .for_each(|event| self.publication.take_rank_event(event, now));
         if outcome.publishes {
             self.publish();
         }

@@ -79,13 +79,13 @@ impl Listing {
         matches!(self, Self::Nothing { .. })
     }
 
-    /// Fault of the list, for the log.
+    /// Fault of the list, in the words of a failed health check.
     #[must_use]
     pub fn fault(self) -> Option<String> {
         let Self::Nothing { status, .. } = self else { return None };
         Some(status.map_or_else(
-            || "GET /v1/models lists no model".to_owned(),
-            |status| format!("GET /v1/models answers {status}"),
+            || "/v1/models: lists no model".to_owned(),
+            |status| format!("/v1/models: status {status}"),
         ))
     }
 
@@ -98,8 +98,8 @@ impl Listing {
 
     /// Advice for the operator.
     pub const HELP: &str = concat!(
-        "is this the engine's port? set `models` of the worker if it serves models ",
-        "that it does not list"
+        "is this the engine's port? correct `url`, or set `models` of a worker that serves models ",
+        "without a list"
     );
 }
 
