@@ -147,6 +147,16 @@ pub struct EventAnnouncement {
     pub replay: Option<ZmqEndpoint>,
     /// First part of each message.
     pub topic: String,
+    /// Endpoint that the engine announces, where the configuration has another endpoint.
+    pub announced: Option<ZmqEndpoint>,
+}
+
+impl EventAnnouncement {
+    /// Events at an endpoint, without replay and topic.
+    #[must_use]
+    pub const fn at(endpoint: ZmqEndpoint) -> Self {
+        Self { endpoint, replay: None, topic: String::new(), announced: None }
+    }
 }
 
 impl Description {
@@ -367,7 +377,10 @@ pub(crate) fn events_of_vllm(
         let topic = source.topic.unwrap_or_default();
         let replay = source.replay_endpoint;
         let replay = replay.and_then(|text| ZmqEndpoint::parse(&text, host).ok());
-        Some((number, announced.map(|endpoint| EventAnnouncement { endpoint, replay, topic })))
+        Some((
+            number,
+            announced.map(|at| EventAnnouncement { replay, topic, ..EventAnnouncement::at(at) }),
+        ))
     };
     sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
 }
@@ -459,7 +472,7 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<EventAnnouncem
     let endpoint = of_base(events, "endpoint_port_base", rank, host)?;
     let topic = events.get("topic").and_then(Value::as_str).unwrap_or("").to_owned();
     let replay = of_base(events, "replay_endpoint_port_base", rank, host);
-    Some(EventAnnouncement { endpoint, replay, topic })
+    Some(EventAnnouncement { replay, topic, ..EventAnnouncement::at(endpoint) })
 }
 
 /// SGLang (0.5.19): the load publisher's ports are reported beside the event ports, and must not be
