@@ -27,7 +27,7 @@ mod sources;
 pub use access::{Access, AdminTokens};
 pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
 pub use calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult, EngineReply};
-pub use calls::rank_faults::{failure_help, is_callers_fault};
+pub use calls::rank_faults::{callers, failure_help, is_callers_fault};
 pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
@@ -50,5 +50,5 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SpanFigures, WorkerSources, WorkerTrouble,
+    SnapshotFigures, SpanFigures, WorkerSource, WorkerSources, WorkerTrouble,
 };

@@ -10,6 +10,7 @@ use forebay_kv_events::{FeedCounters, FeedStatus};
 use forebay_load::{LoadReporter, ReportSource};
 use forebay_replicas::ReplicaFigures;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The fleet and its load.
@@ -21,8 +22,34 @@ pub struct FleetView<'a> {
     pub board: &'a LoadBoard,
     /// Load reports of engines.
     pub loads: &'a LoadReporter,
+    /// The configured sources of workers.
+    pub sources: &'a [WorkerSource],
     /// Time of the answer.
     pub now: NanosSinceStart,
+}
+
+/// A source of workers: a file, or a name that is resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerSource {
+    /// Path or URL, as configured.
+    pub name: String,
+    /// Why the source cannot be read, and what to do; `None`: it was read, or is not read yet.
+    pub error: Option<String>,
+}
+
+impl WorkerSource {
+    /// The fault for operators and probes. A file goes by its name without its folder, because
+    /// `/readyz` needs no token.
+    #[must_use]
+    pub fn concern(&self) -> Option<String> {
+        let Self { name, error } = self;
+        let error = error.as_ref()?;
+        if name.contains("://") {
+            return Some(format!("`discovery.dns` {name} fails: {error}"));
+        }
+        let file = Path::new(name).file_name().unwrap_or_default().display().to_string();
+        Some(format!("`discovery.file` {file} fails: {}", error.replace(name, &file)))
+    }
 }
 
 /// The running KV-event feeds.
@@ -174,4 +201,21 @@ impl FeedsView<'_> {
 /// Sum over all shards.
 pub(crate) fn total(counters: &[Arc<ShardCounters>], read: impl Fn(&ShardCounters) -> u64) -> u64 {
     counters.iter().map(|shard| read(shard)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_concern_names_the_source_without_its_folder() {
+        let source = |name: &str, error: Option<&str>| {
+            WorkerSource { name: name.to_owned(), error: error.map(str::to_owned) }.concern()
+        };
+        assert_eq!(source("/etc/w.toml", None), None);
+        let faulty = source("/etc/w.toml", Some("/etc/w.toml:2:1: unknown key `a`"));
+        assert_eq!(faulty.unwrap(), "`discovery.file` w.toml fails: w.toml:2:1: unknown key `a`");
+        let name = source("http://gpu:80", Some("no address"));
+        assert_eq!(name.unwrap(), "`discovery.dns` http://gpu:80 fails: no address");
+    }
 }

@@ -38,12 +38,18 @@ fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
     }
     let upstream_tls = router.upstream_tls.clone();
     let config = Config { workers, upstream_tls, ..Config::default() };
-    let mut found = check(&config, &read.origins);
-    found.extend(check_loops(router, &config.workers, &read.origins));
-    // A key with a mistake in its name is the cause, and the missing URL its consequence.
+    // A key with a mistake in its name is the cause; a missing URL, or no worker, its consequence.
     let has_mistakes = read.findings.iter().any(|finding| finding.severity == Severity::Error);
-    let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
-    read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
+    if config.workers.is_empty() {
+        let help = "write a [[worker]] table with a `url` for each engine; workers in use stay";
+        let none = Finding::error(Origin::Whole, format!("{name} lists no worker"), help);
+        read.findings.extend((!has_mistakes).then_some(none));
+    } else {
+        let mut found = check(&config, &read.origins);
+        found.extend(check_loops(router, &config.workers, &read.origins));
+        let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
+        read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
+    }
     read.findings.sort_by_key(Finding::position);
     LoadedConfig { config, findings: read.findings, is_unread: read.is_unread }
 }
@@ -75,7 +81,7 @@ mod tests {
         let workers = read(text, &Config::default()).unwrap();
         assert_eq!((&*workers[0].url, workers[0].name.as_deref()), ("http://a:1", Some("x")));
         for (text, fault) in [
-            ("", "no worker is configured"),
+            ("", "w.toml lists no worker"),
             ("policy = \"random\"\n[[worker]]\nurl = \"http://a:1\"\n", "w.toml:1:10: error: only"),
             ("[[worker]]\nurll = \"http://a:1\"\n", "unknown key `worker.urll`"),
             ("[[worker]]\nurl = \"ftp://a:1\"\n", "w.toml:2:7"),

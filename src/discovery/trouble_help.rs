@@ -1,8 +1,10 @@
 //! Advice for the operator of a worker that is not up, by the reason in words. The log, `forebay
 //! doctor` and `GET /workers` have the same reason, so the advice is the same too.
 
+use crate::descriptions::description::Listing;
+
 /// Parts of reasons, and what to do; the first part that matches counts.
-const ADVICE: [(&[&str], &str); 16] = [
+const ADVICE: [(&[&str], &str); 17] = [
     (
         &["certificate expired", "CertExpired"],
         "renew the certificate of the engine, on its host; if the certificate is new, set the \
@@ -35,6 +37,15 @@ const ADVICE: [(&[&str], &str); 16] = [
     (
         &["status 401", "status 403", "refuses the question"],
         "set `api_key_file` of the worker, or of `[worker_defaults]`",
+    ),
+    (
+        &[
+            "/v1/models: status 404",
+            "/v1/models: status 405",
+            "/v1/models: status 501",
+            "/v1/models: lists no model",
+        ],
+        Listing::HELP,
     ),
     (&["status 404"], "no engine answers there: correct `url`, or set `health_path`"),
     (&["status 5"], "the engine runs and fails: read the log of the engine"),
@@ -76,7 +87,7 @@ fn advice_for_answer(reason: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_answer, trouble_help};
+    use super::{Listing, is_answer, trouble_help};
     use crate::descriptions::describe::DiscoveryError;
     use crate::http::AskError;
     use forebay_zmq::EndpointError;
@@ -103,6 +114,20 @@ mod tests {
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));
         }
+    }
+
+    /// M1: a server without models has one reason and one advice, whichever check finds it.
+    #[test]
+    fn a_list_and_a_health_check_have_the_same_words() {
+        for status in [404, 405, 501] {
+            let of_list = Listing::Nothing { status: Some(status), is_well: false }.fault();
+            let of_check = AskError::Status { path: "/v1/models".to_owned(), status };
+            assert_eq!(of_list.as_deref(), Some(&*of_check.to_string()));
+            assert_eq!(trouble_help(&of_check.to_string()), Listing::HELP);
+        }
+        let of_list = Listing::Nothing { status: None, is_well: false }.fault().unwrap();
+        assert_eq!(trouble_help(&of_list), Listing::HELP);
+        assert!(is_answer(&of_list));
     }
 
     /// M1: an engine that answers is never called unreached, and its help is not to start it.

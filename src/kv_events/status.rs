@@ -38,7 +38,8 @@ impl FeedState {
 #[derive(Debug, Default)]
 pub struct FeedStatus {
     state: Cell<FeedState>,
-    batch_at: Cell<Option<Instant>>,
+    /// Time of the last batch; before the first, the time from which on events are followed.
+    sign_at: Cell<Option<Instant>>,
     blocks: Cell<usize>,
     breaks: FeedBreaks,
     text: Cell<Option<TextFit>>,
@@ -88,17 +89,26 @@ impl FeedStatus {
 
     pub(super) fn enter(&self, state: FeedState) {
         self.state.set(state);
+        let follows = matches!(state, FeedState::Live | FeedState::Unverified);
+        if follows && self.sign_at.get().is_none() {
+            self.take_sign();
+        }
     }
 
-    /// Time since the last batch, live or replayed; `None` before the first.
+    fn take_sign(&self) {
+        self.sign_at.set(Some(Instant::now()));
+    }
+
+    /// Time since the last batch, live or replayed. Before the first batch: since events are
+    /// followed, because an endpoint that never sends is silent too.
     #[must_use]
     pub fn quiet(&self) -> Option<Duration> {
-        self.batch_at.get().map(|at| at.elapsed())
+        self.sign_at.get().map(|at| at.elapsed())
     }
 
     /// Records the arrival of a batch, and the number of blocks after it.
     pub(super) fn record_batch(&self, blocks: usize) {
-        self.batch_at.set(Some(now()));
+        self.take_sign();
         self.blocks.set(blocks);
     }
 
@@ -212,5 +222,22 @@ mod tests {
         status.clear_fault();
         status.set_fault("lost".to_owned());
         assert_eq!(status.fault(), None, "another loss");
+    }
+
+    /// M3: an endpoint that never sends is quiet from the time on that the router follows it. A
+    /// lost connection is no batch.
+    #[test]
+    fn silence_before_the_first_batch_counts() {
+        let status = FeedStatus::default();
+        assert_eq!(status.quiet(), None, "not followed yet");
+        status.enter(FeedState::Live);
+        let followed = status.sign_at.get();
+        assert!(status.quiet().is_some());
+        while status.quiet() == Some(Duration::ZERO) {}
+        status.enter(FeedState::Connecting);
+        status.enter(FeedState::Live);
+        assert_eq!(status.sign_at.get(), followed);
+        status.record_batch(1);
+        assert_ne!(status.sign_at.get(), followed);
     }
 }

@@ -47,10 +47,7 @@ pub fn model<'a>(
         return Ok(adapter);
     }
     if has_name && endpoint != Endpoint::Models {
-        return served(fleet, &request.model)
-            .or_else(|| adapter(fleet, named_with_base(fleet, &request.model)?))
-            .or_else(|| fleet.model_for(&request.model))
-            .ok_or_else(|| unserved(fleet, &request.model));
+        return named(fleet, &request.model);
     }
     let optional = matches!(
         endpoint,
@@ -59,9 +56,21 @@ pub fn model<'a>(
     if !optional {
         return only(fleet);
     }
-    let mut named = fleet.models.iter().filter(|model| !model.is_any());
-    let first = named.find(|model| !model.ranks.is_empty()).map_or(ANY_MODEL, |model| &*model.name);
+    let mut listed = fleet.models.iter().filter(|model| !model.is_any());
+    let first =
+        listed.find(|model| !model.ranks.is_empty()).map_or(ANY_MODEL, |model| &*model.name);
     served(fleet, first).ok_or(NoModel::NoneYet)
+}
+
+/// The model of that name: a model or an adapter.
+pub(crate) fn named<'a>(
+    fleet: &'a FleetSnapshot,
+    name: &str,
+) -> Result<(ModelIndex, &'a Model), NoModel> {
+    served(fleet, name)
+        .or_else(|| adapter(fleet, named_with_base(fleet, name)?))
+        .or_else(|| fleet.model_for(name))
+        .ok_or_else(|| unserved(fleet, name))
 }
 
 /// Why no worker serves the name.

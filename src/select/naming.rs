@@ -1,5 +1,6 @@
 //! Model aliases: the tables `[[model]]` map a client's model name to a served model.
 
+use super::model::{NoModel, named};
 use forebay_config::ModelConfig;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
 
@@ -28,6 +29,12 @@ pub fn served_as<'a>(
     });
     debug_assert!(chosen.is_some(), "the draw is below the total");
     Some(&chosen.unwrap_or(first).to)
+}
+
+/// Tables with a model that no worker serves, once all workers have listed their models.
+pub fn unserved_tables(fleet: &FleetSnapshot) -> impl Iterator<Item = &ModelConfig> {
+    let tables = fleet.config.models.iter();
+    tables.filter(|table| named(fleet, &table.to).err() == Some(NoModel::Unknown))
 }
 
 /// Scales a draw to a number below `total`. The product may exceed 64 bits.
@@ -73,6 +80,21 @@ mod tests {
 
     fn chosen<'a>(fleet: &'a FleetSnapshot, name: &str, percent: u64) -> Option<&'a str> {
         served_as(fleet, name, || SESSION_DRAW_END / 100 * percent)
+    }
+
+    /// M1: a typing error in `to` shows once all workers have listed their models, and not before.
+    #[test]
+    fn a_table_without_a_worker_is_found_once_all_have_listed() {
+        let unserved = |fleet: &FleetSnapshot| {
+            unserved_tables(fleet).map(|table| table.to.clone()).collect::<Vec<_>>()
+        };
+        let mut fleet = fleet(&[("chat", "base", 1), ("chat", "bsae", 1), ("b", "other", 0)]);
+        assert_eq!(unserved(&fleet), ["bsae"]);
+        fleet.serving.awaits_models = true;
+        assert_eq!(unserved(&fleet), [""; 0]);
+        fleet.serving.awaits_models = false;
+        fleet.models.push(test_support::model(forebay_fleet::worker::ANY_MODEL, &[0]));
+        assert_eq!(unserved(&fleet), [""; 0], "a worker takes any name");
     }
 
     #[test]

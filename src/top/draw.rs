@@ -37,6 +37,9 @@ pub fn text(app: &App, width: u16) -> String {
     let is_detail = app.view_state.mode == Mode::Detail;
     let mut fleet = if is_detail { Vec::new() } else { vec![app.column_names(width)] };
     fleet.extend(app.row_lines(width).into_iter().filter(|_| !is_detail));
+    if !is_detail && app.shown().is_empty() {
+        fleet.push(app.why_empty());
+    }
     let first = FIRST_ROW - 1 + u16::from(tenants.is_some());
     let row = |y: u16| fleet.get(usize::from(y.checked_sub(first)?));
     let line = |y: u16| match (y, &tenants) {
@@ -106,7 +109,10 @@ impl App {
                 let all: Vec<&str> = concerns.iter().copied().chain(orders).collect();
                 format!("DEGRADED: {}", all.join("; "))
             }
-            (reasons, _) => format!("NOT READY: {}", reasons.join("; ")),
+            (reasons, concerns) => {
+                let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
+                format!("NOT READY: {}", [&*reasons, concerns].concat().join("; "))
+            }
         };
         let version = &view.version;
         let policy = &view.policy;
@@ -140,8 +146,10 @@ impl App {
     fn tenants(&self) -> Option<String> {
         let tenants = &self.displayed().figures.tenants;
         let shown = tenants.iter().map(|tenant| {
-            let TenantRates { name, answered_per_s, refused_per_s, failed_per_s, limits } = tenant;
-            let wrong = [(refused_per_s, "refused"), (failed_per_s, "failed")];
+            let TenantRates { name, answered_per_s, refused_per_s, .. } = tenant;
+            let TenantRates { invalid_per_s, failed_per_s, limits, .. } = tenant;
+            let wrong =
+                [(refused_per_s, "refused"), (invalid_per_s, "invalid"), (failed_per_s, "failed")];
             let wrong = wrong.into_iter().filter(|(per_s, _)| **per_s > 0.0);
             let wrong = wrong.map(|(per_s, word)| format!(" {} {word}/s", rate(Some(*per_s))));
             let wrong: String = wrong.collect();
@@ -162,12 +170,25 @@ impl App {
         let selected = self.selected(&shown);
         let first = selected.saturating_sub(usize::from(rows).saturating_sub(1));
         if shown.is_empty() {
-            line(to, area, FIRST_ROW, "No rank fits.", Style::new());
+            line(to, area, FIRST_ROW, &self.why_empty(), Style::new());
         }
         let lines = self.row_lines(area.width);
         let visible = shown.iter().zip(&lines).enumerate().skip(first).take(usize::from(rows));
         for ((place, (row, text)), y) in visible.zip(FIRST_ROW..) {
             line(to, area, y, text, self.style(row, place == selected));
+        }
+    }
+
+    /// Why no rank is shown: the filter, or what the router lacks.
+    fn why_empty(&self) -> String {
+        let Condition { reasons, concerns, .. } = &self.displayed().condition;
+        if !self.displayed().rows.is_empty() {
+            return "No rank fits the filter.".to_owned();
+        }
+        let why = if concerns.is_empty() { reasons } else { concerns };
+        match why.as_slice() {
+            [] => "No workers.".to_owned(),
+            why => format!("No workers: {}", why.join("; ")),
         }
     }
 

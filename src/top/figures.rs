@@ -75,6 +75,7 @@ pub(crate) struct TenantRates {
     pub(crate) name: String,
     pub(crate) answered_per_s: f64,
     pub(crate) refused_per_s: f64,
+    pub(crate) invalid_per_s: f64,
     pub(crate) failed_per_s: f64,
     /// Limits in words; empty without a limit.
     pub(crate) limits: String,
@@ -200,6 +201,7 @@ impl RecentSnapshots {
             name: clean(name),
             answered_per_s: rate(name, |counts| counts.answered),
             refused_per_s: rate(name, |counts| counts.refused),
+            invalid_per_s: rate(name, |counts| counts.invalid),
             failed_per_s: rate(name, |counts| counts.failed),
             limits: newest
                 .requests

@@ -76,6 +76,8 @@ impl RefusalCounts {
 pub(crate) struct TenantCounts {
     pub(crate) answered: f64,
     pub(crate) refused: f64,
+    /// Requests with a wrong key, model or form.
+    pub(crate) invalid: f64,
     pub(crate) failed: f64,
     #[serde(flatten)]
     pub(crate) limits: TenantLimits,

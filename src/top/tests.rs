@@ -204,6 +204,22 @@ fn the_detail_stays_with_its_rank() {
     assert!(!gone.contains("gpu0 rank 0"), "{gone}");
 }
 
+/// M1: without a worker, the fault of their source is the reason, in the head and in the list.
+#[test]
+fn a_router_without_workers_has_the_reason() {
+    let mut empty = snapshot(0, 1_000);
+    empty["reasons"] = json!(["none of 0 workers is usable"]);
+    empty["concerns"] = json!(["`discovery.file` w.toml fails: w.toml:2:1: unknown key"]);
+    let frame = text(&app(&[empty.clone()]), 60);
+    let fault = "`discovery.file` w.toml fails: w.toml:2:1: unknown key";
+    assert!(frame.contains(&format!("NOT READY: none of 0 workers is usable; {fault}")), "{frame}");
+    assert!(frame.contains(&format!("\nNo workers: {fault}\n")), "{frame}");
+    assert!(!frame.contains("No rank fits"), "{frame}");
+    empty["concerns"] = json!([]);
+    let frame = text(&app(&[empty]), 60);
+    assert!(frame.contains("\nNo workers: none of 0 workers is usable\n"), "{frame}");
+}
+
 /// A filter that fits nothing opens no detail, and keeps the selection.
 #[test]
 fn keys_without_a_row_keep_the_selection() {
@@ -213,7 +229,7 @@ fn keys_without_a_row_keep_the_selection() {
     for key in [TopKey::Enter, TopKey::Down, TopKey::Enter] {
         app.press(key);
     }
-    assert!(text(&app, 100).contains("No rank fits."));
+    assert!(text(&app, 100).contains("No rank fits the filter."));
     app.press(TopKey::Escape);
     assert!(text(&app, 100).contains(">gpu2"), "{}", text(&app, 100));
 }
@@ -322,6 +338,33 @@ fn a_tenant_over_its_quota_leaves_the_router_ready() {
     let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
     assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
     assert!(frame.contains("noisy 0/s 5.0 refused/s"), "{frame}");
+}
+
+/// M2: a rank that fails every request is not `up`, and a paused rank stays `paused`.
+#[test]
+fn a_failing_rank_has_a_state_of_its_own() {
+    let mut failing = snapshot(2, 1_000);
+    failing["ranks"]["rank_failing"] = json!([1, 1]);
+    failing["ranks"]["breaker_open"] = json!([0, 1]);
+    let frame = text(&app(&[failing]), 150);
+    let row = |name: &str| frame.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(row("gpu0 ").contains("! fails"), "{frame}");
+    assert!(row("gpu1 ").contains("! paused"), "{frame}");
+}
+
+/// M2: callers with wrong keys are visible, and no fault of the router.
+#[test]
+fn wrong_keys_leave_the_router_ready() {
+    let at = |uptime_ms: u64, wrong: u64| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["rejected_total"] = json!({ "unauthorized": wrong });
+        snapshot["shortage_total"] = json!({});
+        snapshot["tenants"] = json!({ "*": { "answered": 9, "invalid": wrong } });
+        snapshot
+    };
+    let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
+    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    assert!(frame.contains("tenants  * 0/s 5.0 invalid/s"), "{frame}");
 }
 
 #[test]

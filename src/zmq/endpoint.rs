@@ -21,7 +21,7 @@ pub enum Side {
 }
 
 /// A transport and an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ZmqAddress {
     /// An address of the form `tcp://host:port`.
     Tcp {

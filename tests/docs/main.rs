@@ -5,6 +5,7 @@
 mod boards;
 mod limits;
 mod log_states;
+mod log_targets;
 mod reference;
 mod rooms;
 mod shown_files;

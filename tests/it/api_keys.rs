@@ -77,6 +77,31 @@ fn without_a_known_key_nothing_reaches_a_worker() {
     assert!((metric(&router, refused) - 5.0).abs() < 0.5);
 }
 
+/// M2: a caller with a wrong key is counted as that, and leaves the router as it is.
+#[test]
+fn wrong_keys_are_no_answers_and_no_shortage() {
+    let worker = Worker::json("{}");
+    let router = router(keyed(&[&worker]));
+    until("it is up", || metric(&router, "forebay_worker_up") > 0.5);
+    for _ in 0..3 {
+        let fields = "authorization: Bearer gold-kay\r\n";
+        assert_eq!(ask(router.listen, fields, "/v1/completions", ASK).status, 401);
+    }
+    assert_eq!(ask(router.listen, GOLD, "/v1/completions", b"{").status, 400);
+    assert_eq!(ask(router.listen, GOLD, "/v1/completions", ASK).status, 200);
+    let of = |result: &str| {
+        let name = "forebay_tenant_requests_total{";
+        let text = truth::get(router.admin, "/metrics").text();
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        let of_result = lines.filter(|line| line.contains(&format!("result=\"{result}\"")));
+        of_result.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    until("all are counted", || of("invalid") + of("answered") >= 5);
+    assert_eq!((of("invalid"), of("answered"), of("refused"), of("failed")), (4, 1, 0, 0));
+    let readiness = truth::get(router.admin, "/readyz").text();
+    assert!(readiness.contains("\"concerns\":[]"), "{readiness}");
+}
+
 #[test]
 fn a_key_uses_its_models_and_sees_no_others() {
     let worker = Worker::json("{}");

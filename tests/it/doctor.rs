@@ -139,8 +139,12 @@ fn events_behind_a_closed_port_and_a_wrong_tokenizer_are_found() {
 /// A port that takes connections is not yet a ZeroMQ socket, nor the right kind of socket.
 #[test]
 fn events_at_a_port_of_another_kind_are_found() {
-    let engine = engine(|_| {});
-    let http = engine.url().replace("http:", "tcp:");
+    // The configuration shows an HTTP port of a worker, and not the port of another server.
+    let [engine, other] = [(); 2].map(|()| engine(|_| {}));
+    let own = engine.url().replace("http:", "tcp:");
+    let (_, said) = doctor("", &format!("{}kv_events = [\"{own}\"]\n", before(&[&engine], "")));
+    assert!(said.contains(&format!("error: {own} is the HTTP port of {}", engine.url())), "{said}");
+    let http = other.url().replace("http:", "tcp:");
     let replay = engine_endpoint(&engine, "replay_endpoint");
     let events = engine_endpoint(&engine, "endpoint");
     for (keys, what) in [

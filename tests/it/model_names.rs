@@ -1,6 +1,8 @@
 //! O6: names of clients stand for models of workers.
 
-use crate::rig::{Client, Reply, Worker, admin_post, config, metric, post, router, until};
+use crate::rig::{
+    Client, Reply, RouterProcess, Worker, admin_post, config, metric, post, router, until,
+};
 use forebay::config::{Config, ModelConfig};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
@@ -56,6 +58,28 @@ fn say(router: &ServerHandle, worker: &Worker, word: &str) {
     let mut client = Client::connect(router.admin);
     client.send(&admin_post(&format!("/workers/{}/{word}", worker.address), b""));
     assert_eq!(client.reply().status, 200);
+}
+
+/// M1: a typing error in `to` is in the log, and the reason of each refused request.
+#[test]
+fn a_name_for_a_model_of_no_worker_has_its_reason() {
+    let fleet = Fleet::start();
+    let router = RouterProcess::configured(&format!(
+        "health.enabled = false\n[[worker]]\nurl = \"{}\"\nmodels = [\"base\"]\n\
+         [[model]]\nname = \"chat\"\nto = \"bsae\"\n",
+        fleet.base.url()
+    ));
+    let line = "no worker serves the model behind a name of `[[model]]`";
+    until("that is said", || router.logged(line) == 1);
+    assert!(router.logged("to=bsae") + router.logged("to=\"bsae\"") > 0);
+    let refused = ask(&mut Client::connect(router.listen), "chat", None);
+    assert_eq!(refused.status, 404);
+    let text = refused.text();
+    assert!(text.contains("model that `chat` stands for") && !text.contains("bsae"), "{text}");
+    router.edit(|text| text.replace("bsae", "base"));
+    router.signal(rustix::process::Signal::HUP);
+    until("it is served", || router.logged("no name of `[[model]]` lacks this model") == 1);
+    assert!(fleet.is_base(&ask(&mut Client::connect(router.listen), "chat", None)));
 }
 
 #[test]

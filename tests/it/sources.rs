@@ -1,6 +1,6 @@
 //! Workers that come and go by themselves: a file that is looked at, and host names.
 
-use crate::rig::truth::get;
+use crate::rig::truth::{get, metric};
 use crate::rig::{ASK, Client, Reply, RouterProcess, Worker, admin_post, post, until};
 use crate::upgrade::Second;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -72,16 +72,30 @@ fn a_file_brings_workers_and_takes_them() {
     until("the second one has joined", || has(1));
     until("it serves too", || served_by(&router) == names[1]);
     // What is no file of workers changes nothing, and is said once.
-    let broken = ["", "[[worker", "policy = \"random\"\n"];
-    for (count, broken) in broken.into_iter().enumerate() {
+    let broken = [
+        ("", "workers.toml lists no worker. help: "),
+        ("[[worker", "workers.toml:1:"),
+        ("policy = \"random\"\n", "workers.toml:1:10: only [[worker]] tables"),
+    ];
+    let is_failing = || metric(router.admin, "forebay_source_failing{");
+    assert_eq!(is_failing(), 0.0);
+    for (count, (broken, fault)) in broken.into_iter().enumerate() {
         replace(&file, broken);
         until("that is said", || router.logged("nothing learnt of workers") == count + 1);
         let readiness = get(router.admin, "/readyz");
         assert_eq!(readiness.status, 200, "it serves on");
-        let concern = "cannot be read: `discovery.file` workers.toml";
-        assert!(readiness.text().contains(concern), "{}", readiness.text());
+        let concern = format!("`discovery.file` workers.toml fails: {fault}");
+        assert!(readiness.text().contains(&concern), "{}", readiness.text());
+        assert_eq!(is_failing(), 1.0);
+        let listed = get(router.admin, "/workers").text();
+        assert!(listed.contains(fault), "{listed}");
+        let mut admin = Client::connect(router.admin);
+        admin.send(&admin_post("/admin/reload", b""));
+        let reload = admin.reply().text();
+        assert!(reload.contains("\"severity\":\"error\""), "the reload read it: {reload}");
         assert!(has(0) && has(1) && has(2));
     }
+    assert_eq!(router.logged("those that are known stay"), 3);
     std::fs::remove_file(&file).unwrap();
     until("each fault is said", || router.logged("nothing learnt of workers") == 4);
     assert!(has(0) && has(1) && has(2));
@@ -96,6 +110,26 @@ fn a_file_brings_workers_and_takes_them() {
     assert!(has(1) && has(2));
 }
 
+/// M1: a start with a faulty file keeps no workers, and does not say that it does.
+#[test]
+fn a_start_with_a_faulty_file_knows_no_worker() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    std::fs::write(&file, "[[worker]]\nurll = \"http://127.0.0.1:1\"\n").unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), "");
+    until("that is said", || router.logged("nothing learnt of workers: none is known") == 1);
+    let fault = "workers.toml:2:1: unknown key `worker.urll`";
+    until("it listens", || get(router.admin, "/readyz").status == 503);
+    let readiness = get(router.admin, "/readyz").text();
+    assert!(readiness.contains(fault), "{readiness}");
+    assert_eq!(metric(router.admin, "forebay_source_failing{"), 1.0);
+    replace(&file, &table(&worker));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    assert_eq!(router.logged("read again: workers are those of the source"), 1);
+    assert_eq!(metric(router.admin, "forebay_source_failing{"), 0.0);
+}
+
 #[test]
 fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     let worker = Worker::json("{}");
@@ -108,6 +142,10 @@ fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     assert_eq!(served_by(&router), worker.address.to_string());
     until("the fault is said", || router.logged("nothing learnt of workers") == 1);
     assert!(router.logged("no-such-name.invalid") > 0);
+    assert!(router.logged("nothing learnt of workers: none is known") > 0);
+    assert_eq!(metric(router.admin, "forebay_source_failing{source=\"http://no-such"), 1.0);
+    let concern = "`discovery.dns` http://no-such-name.invalid:1 fails: ";
+    assert!(get(router.admin, "/readyz").text().contains(concern));
     // A reload takes the name, and its worker with it.
     let url = worker.url();
     router.edit(|text| {

@@ -78,6 +78,13 @@ pub(crate) fn feed_fault(feed: &FeedStatus) -> Option<String> {
     Some(format!("no KV events: {fault}; correct `kv_events`, or the publisher of the engine"))
 }
 
+/// Callers that the failures of a rank count for. A fault of the whole rank counts for all
+/// callers, also where a single client has sent requests.
+#[must_use]
+pub const fn callers(is_one_caller: bool) -> &'static str {
+    if is_one_caller { "one" } else { "all" }
+}
+
 /// Advice for a status code of the rank. 0: no answer.
 #[must_use]
 pub const fn failure_help(status: u16, has_key: bool) -> &'static str {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 pub struct ReloadReport {
     /// Changes that were applied, and changes that need a restart.
     pub changes: Changes,
-    /// Warnings of the check.
-    pub warnings: Vec<Finding>,
+    /// Warnings of the check, and all findings on `discovery.file`.
+    pub findings: Vec<Finding>,
 }
 
 /// Reason for a refused reload.
@@ -27,7 +27,7 @@ impl ReloadReport {
         json!({
             "applied": self.changes.applied,
             "needs_restart": self.changes.restart,
-            "findings": self.warnings.iter().map(shown).collect::<Vec<_>>(),
+            "findings": self.findings.iter().map(shown).collect::<Vec<_>>(),
         })
     }
 }

@@ -1,9 +1,9 @@
 //! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
-use super::rank_faults::{feed_fault, request_fault};
+use super::rank_faults::{callers, feed_fault, request_fault};
 use super::roles;
 use crate::metrics::metrics_text::approximate;
-use crate::sources::{FleetView, KvPoolView, WorkerSources};
+use crate::sources::{FleetView, KvPoolView, WorkerSource, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::{EjectReason, HeldFailures, LoadReports, RankLoad};
 use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
@@ -17,7 +17,9 @@ pub fn list(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let shown = |(index, worker)| shown(index, worker, sources);
     let workers: Vec<Value> = fleet.present_workers().map(shown).collect();
-    json!({ "generation": fleet.generation, "workers": workers })
+    let source = |source: &WorkerSource| json!({ "name": source.name, "error": source.error });
+    let of: Vec<Value> = sources.fleet.sources.iter().map(source).collect();
+    json!({ "generation": fleet.generation, "workers": workers, "sources": of })
 }
 
 /// A single worker; `None` if the name is unknown.
@@ -150,7 +152,7 @@ fn held_against(held: HeldFailures, now: NanosSinceStart) -> Value {
     json!({
         "score": score,
         "status": status,
-        "callers": if is_one_caller { "one" } else { "all" },
+        "callers": callers(is_one_caller),
         "models": if is_one_model { "one" } else { "all" },
         "paused_ms": until.since(now).div_ceil(1_000_000),
         "pauses": pauses,

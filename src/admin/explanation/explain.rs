@@ -112,6 +112,9 @@ impl Explainer {
         let (model_index, model) =
             model(sources.fleet, endpoint, &self.request).map_err(|none| match none {
                 NoModel::NoneYet => Refusal::new(Reason::NoHealthyWorker),
+                NoModel::Unknown if self.request.is_renamed() => {
+                    Refusal::unserved_alias(self.request.asked_model())
+                }
                 NoModel::Unknown => Refusal::unknown_model(self.request.asked_model()),
                 NoModel::Missing => Refusal::missing_model(),
                 NoModel::NoPath => Refusal::no_path_without_model(),

@@ -58,8 +58,8 @@ catalogue! {
         /// `prompt` includes `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"]
             Labelled(scrape_tenants::tokens);
-        /// Requests by tenant: answered, refused with 429, failed (5xx or cut), or left by the
-        /// client. `*` stands for tenants without a table.
+        /// Requests by tenant: answered, refused, invalid (key, model or form), failed (5xx or
+        /// cut), left by the client. `*`: tenants without a table.
         TENANT_REQUESTS = Counter "tenant_requests_total" ["tenant", "result"]
             Labelled(scrape_tenants::requests);
         /// Requests that a tenant with `requests_per_minute` may send now.
@@ -120,9 +120,12 @@ catalogue! {
         OVERLAP_ERROR_BLOCKS = Histogram "overlap_error_blocks" [] Labelled(scrape::overlap_errors);
     }
     "KV events" {
-        /// 1 while the rank's KV events are followed.
+        /// 1 while the rank's KV events are followed; left out for a rank without an endpoint.
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"]
-            Ranks(|s, rank| s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into()));
+            Ranks(|s, rank| {
+                s.feeds.status(rank)?;
+                s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into())
+            });
         /// 1 while the overlap predicted for a rank is an upper bound: hybrid models, KV pools.
         KV_OVERLAP_UPPER_BOUND = Gauge "kv_overlap_upper_bound" ["worker", "dp_rank"]
             Ranks(|s, rank| {
@@ -131,7 +134,7 @@ catalogue! {
         /// Blocks of a rank known by its engine's hashes.
         KV_RANK_BLOCKS = Gauge "kv_rank_blocks" ["worker", "dp_rank"]
             Ranks(|s, rank| s.feeds.status(rank).map(|feed| wide(feed.blocks())));
-        /// Time since the rank's last KV event batch.
+        /// Time since the rank's last KV event batch; before the first, since events are followed.
         KV_QUIET_SECONDS = Gauge "kv_quiet_seconds" ["worker", "dp_rank"]
             Ranks(|s, rank| Some(s.feeds.status(rank)?.quiet()?.as_secs()));
         /// KV event batches received.
@@ -221,6 +224,9 @@ catalogue! {
         WORKER_DRAINING = Gauge "worker_draining" ["worker"] Labelled(scrape::workers_draining);
         /// Workers by role and state; `registering`: waits for its registry.
         WORKERS = Gauge "workers" ["role", "state"] Labelled(scrape::workers);
+        /// 1 while a source of workers cannot be read: `discovery.file`, or a name of
+        /// `discovery.dns`. Its workers stay as they are.
+        SOURCE_FAILING = Gauge "source_failing" ["source"] Labelled(scrape::sources_failing);
         /// Requests that a rank may have in flight; 0: no limit.
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"]
             Ranks(scrape_flow::places_max);

@@ -187,6 +187,12 @@ pub(crate) fn workers_up(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     }
 }
 
+pub(crate) fn sources_failing(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for source in sources.fleet.sources {
+        family.sample(&[("source", &source.name)], u64::from(source.error.is_some()));
+    }
+}
+
 pub(crate) fn workers_draining(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for (_, worker) in sources.fleet.fleet.present_workers() {
         family.sample(&[("worker", &*worker.name)], u64::from(worker.state.is_draining()));

@@ -113,7 +113,7 @@ pub(crate) fn window_openings(sources: &ScrapeSources<'_>, family: &mut Family<'
 mod tests {
     use super::*;
     use crate::metrics::render::render;
-    use crate::sources::{FeedsView, RecordFigures, ShardsView};
+    use crate::sources::{FeedsView, RecordFigures, ShardsView, WorkerSource};
     use forebay_base::{Clock, ModelIndex, NanosSinceStart};
     use forebay_board::LoadBoard;
     use forebay_board::account::StageHistograms;
@@ -137,6 +137,14 @@ mod tests {
     }
 
     fn scraped(fleet: &FleetSnapshot, board: &Arc<LoadBoard>) -> String {
+        scraped_with(fleet, board, &[])
+    }
+
+    fn scraped_with(
+        fleet: &FleetSnapshot,
+        board: &Arc<LoadBoard>,
+        sources: &[WorkerSource],
+    ) -> String {
         let clock = Clock::start();
         let second = Duration::from_secs(1);
         let loads = &LoadReporter::new(clock, Arc::clone(board), second, Box::new(|_| 0));
@@ -146,7 +154,7 @@ mod tests {
         let histograms = &StageHistograms::new();
         let shards = &ShardsView { counters: &[], histograms, stalled: Vec::new() };
         render(&ScrapeSources {
-            fleet: FleetView { fleet, board, loads, now: NanosSinceStart(0) },
+            fleet: FleetView { fleet, board, loads, sources, now: NanosSinceStart(0) },
             drain_rates: &DrainRates::default(),
             feeds,
             shards,
@@ -155,6 +163,19 @@ mod tests {
             replicas: None,
             records: RecordFigures::default(),
         })
+    }
+
+    #[test]
+    fn each_source_has_a_sample_and_a_fault_is_1() {
+        let source = |name: &str, error: Option<&str>| WorkerSource {
+            name: name.to_owned(),
+            error: error.map(str::to_owned),
+        };
+        let sources = [source("/etc/w.toml", Some("no TOML")), source("http://gpu:80", None)];
+        let text = scraped_with(&two_pools(), &Arc::new(LoadBoard::new()), &sources);
+        for sample in ["{source=\"/etc/w.toml\"} 1", "{source=\"http://gpu:80\"} 0"] {
+            assert!(text.contains(&format!("forebay_source_failing{sample}\n")), "{sample}");
+        }
     }
 
     #[test]

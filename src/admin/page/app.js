@@ -99,7 +99,7 @@ function head(snapshot) {
 }
 
 function condition(reason, concerns, orders) {
-  if (reason.length) return ["bad", `✕ Not ready: ${reason.join("; ")}`];
+  if (reason.length) return ["bad", `✕ Not ready: ${[...reason, ...concerns].join("; ")}`];
   if (concerns.length) return ["warn", `▲ Degraded: ${[...concerns, ...orders].join("; ")}`];
   if (orders.length) return ["held", `■ Refusing: ${orders.join("; ")}`];
   return ["", "● Ready"];

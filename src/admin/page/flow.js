@@ -154,7 +154,7 @@ export class Chips {
   }
 }
 
-const TENANT_RESULTS = ["answered", "refused", "failed", "left"];
+const TENANT_RESULTS = ["answered", "refused", "invalid", "failed", "left"];
 const TENANTS_MS = 10_000;
 
 /** Requests of each tenant now, by result. Hidden in a router without tenants. */
@@ -205,6 +205,7 @@ export class Tenants {
 const GLYPHS = {
   joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
   opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
+  failing: "!", serving: "●",
 };
 
 export class Events {

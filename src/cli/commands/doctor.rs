@@ -88,7 +88,9 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     for (name, examined) in &examined {
         let (about, lacks) = match examined {
             Ok(examined) => {
-                let fault = examined.description.listing.fault().filter(|_| config.health.enabled);
+                let listing = examined.description.listing;
+                let unwell = listing.unwell().map(|fault| unusable(&fault));
+                let fault = unwell.or(listing.fault()).filter(|_| config.health.enabled);
                 let list =
                     fault.map(|what| MissingFeature { what, help: Listing::HELP.to_owned() });
                 let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();

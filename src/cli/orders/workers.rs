@@ -1,6 +1,6 @@
 //! `forebay workers`: the fleet of a running router as a table.
 
-use super::answer_text::{count, is_set, json, list, table, unwritten, word, words};
+use super::answer_text::{count, is_set, json, line, list, table, unwritten, word, words};
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
@@ -45,7 +45,14 @@ async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> 
     let heading = ["WORKER", "STATE", "ROLE", "ENGINE", "RUNS", "LIMIT", "WAITS", "MODELS", "WHY"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(workers.iter().map(row));
-    table(&rows, out).map_err(|error| unwritten(&error))
+    table(&rows, out).map_err(|error| unwritten(&error))?;
+    list(&answer, "sources").iter().filter_map(faulty).try_for_each(|text| line(&text, out))
+}
+
+/// A source of workers that cannot be read.
+fn faulty(source: &Value) -> Option<String> {
+    let error = Some(word(source, "error")).filter(|error| !error.is_empty())?;
+    Some(format!("source {} fails: {error}", word(source, "name")))
 }
 
 fn row(worker: &Value) -> Vec<String> {

@@ -169,9 +169,9 @@ impl Check<'_> {
         if let Some(dir) = &config.model_dir {
             self.model_dir("model_dir", dir);
         }
+        self.kv_endpoints(&config.workers);
         let mut urls = HashSet::new();
         let mut names = HashSet::new();
-        let mut publishers = HashSet::new();
         for (position, worker) in config.workers.iter().enumerate() {
             self.worker(&format!("worker.{position}"), worker);
             if !urls.insert(&worker.url) && !worker.url.is_empty() {
@@ -181,13 +181,6 @@ impl Check<'_> {
             if let Some(name) = worker.name.as_ref().filter(|name| !names.insert(*name)) {
                 let what = format!("the name {name:?} is used twice");
                 self.error(&format!("worker.{position}.name"), what, "names tell workers apart");
-            }
-            let topic = &worker.kv_topic;
-            let mut endpoints = worker.kv_events.iter();
-            if let Some(endpoint) = endpoints.find(|one| !publishers.insert((*one, topic))) {
-                let what = format!("{endpoint} publishes the KV events of another worker too");
-                let help = "write the endpoint of each worker's engine, or a `kv_topic` of its own";
-                self.warning(&format!("worker.{position}.kv_events"), what, help);
             }
         }
     }
@@ -202,14 +195,6 @@ impl Check<'_> {
         }
         if let Some(dir) = &worker.model_dir {
             self.model_dir(&format!("{path}.model_dir"), dir);
-        }
-        for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
-            for endpoint in endpoints {
-                if let Err(what) = check_endpoint(endpoint) {
-                    let key_path = format!("{path}.{key}");
-                    self.error(&key_path, what, "write it as tcp://host:port or ipc:///path");
-                }
-            }
         }
         let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
@@ -319,15 +304,4 @@ pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let ip = one.ip();
     let other = other.ip();
     same_port && (ip == other || ip.is_unspecified() || other.is_unspecified())
-}
-
-fn check_endpoint(endpoint: &str) -> Result<(), String> {
-    let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
-    let address = endpoint.strip_prefix("bind:").unwrap_or(endpoint);
-    if let Some(path) = address.strip_prefix("ipc://") {
-        return if path.is_empty() { Err(fault()) } else { Ok(()) };
-    }
-    let rest = address.strip_prefix("tcp://").ok_or_else(fault)?;
-    let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
-    if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
 }

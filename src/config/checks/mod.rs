@@ -7,6 +7,7 @@ pub(crate) mod contradictions;
 mod disaggregation;
 mod client_addresses;
 mod flow;
+mod kv_endpoints;
 mod names;
 mod pools;
 mod replicas;

@@ -4,6 +4,7 @@ use super::check::Check;
 use crate::sections::schema::{Config, LogConfig};
 use crate::sections::traces::TracesConfig;
 use crate::values::header_file::read_header_file;
+use crate::values::log_targets::{own_crates, unknown_target};
 use crate::values::record_format::RecordFormat;
 use crate::values::url::{WorkerUrlError, shown_url};
 use forebay_tls::read_authorities;
@@ -52,6 +53,11 @@ impl Check<'_> {
                         nothing";
             self.warning("log.level", what, "write for example `info,` before it");
         }
+        if let Some(target) = unknown_target(&log.level) {
+            let what = format!("`log.level`: no line of the log is of {target:?}");
+            let help = format!("parts of the program begin with {}", own_crates());
+            self.warning("log.level", what, help);
+        }
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
             self.error("log.format", format!("`log.format`: {fault}"), "");
@@ -88,7 +94,7 @@ fn is_here(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::checks::test_findings::findings;
-    use crate::{ConfigText, Flags, load};
+    use crate::{ConfigText, Finding, Flags, load};
 
     #[test]
     fn a_level_is_a_level_or_a_filter_of_parts() {
@@ -108,6 +114,18 @@ mod tests {
         for level in ["inof", "", ",", "forebay", "info,debgu", "forebay_control=debug, info"] {
             let found = findings(&format!("[log]\nlevel = {level:?}"));
             assert!(found.iter().any(|one| one.contains("is no level")), "{level}: {found:?}");
+        }
+    }
+
+    /// M1: also beside a level for all parts.
+    #[test]
+    fn a_part_that_does_not_exist_is_a_warning() {
+        for level in ["info,forebay::nosuch=debug", "forbay=debug", "warn,forebay_contrl=trace"] {
+            let text = format!("[log]\nlevel = {level:?}\n[[worker]]\nurl = \"http://a:1\"\n");
+            let read = ConfigText { name: "f", text: &text };
+            let found = load(Some(read), &Flags::default()).findings;
+            let is_named = |one: &Finding| one.what.contains("no line of the log is of");
+            assert!(found.iter().any(is_named), "{level}: {found:?}");
         }
     }
 

@@ -115,6 +115,15 @@ impl Finding {
         Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
     }
 
+    /// Place, fault and advice, without the severity. A finding on the whole has no place.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let Self { origin, what, help, .. } = self;
+        let at = if *origin == Origin::Whole { String::new() } else { format!("{origin}: ") };
+        let help = if help.is_empty() { String::new() } else { format!(". help: {help}") };
+        format!("{at}{what}{help}")
+    }
+
     /// Order of the listing: flags, then the file from top to bottom, then findings without a
     /// place.
     #[must_use]

@@ -4,6 +4,7 @@
 //! index, and serve nothing. A removed worker keeps its place for its address.
 
 mod cards;
+mod crossed_feeds;
 mod engine_seat;
 mod known_models;
 mod model_state;
@@ -25,6 +26,7 @@ mod tier_numbers;
 mod worker_settings;
 
 pub(super) use cards::{ModelLength, UnequalLengths};
+pub(super) use crossed_feeds::CrossedFeeds;
 pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
 pub(super) use remembered_worker::RememberedWorker;

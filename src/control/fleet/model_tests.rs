@@ -280,7 +280,7 @@ fn a_fault_of_a_list_is_logged_once_and_shown() {
     };
     scene.happens(1, WorkerEvent::HasNoList);
     assert_eq!((news(&mut scene), news(&mut scene)), ((true, false), (false, false)));
-    assert!(scene.fleet.lacks(worker).unwrap().contains("GET /v1/models answers 404"));
+    assert!(scene.fleet.lacks(worker).unwrap().contains("/v1/models: status 404"));
     scene.happens(1, WorkerEvent::HasNoList);
     assert_eq!(news(&mut scene), (false, false));
     scene.happens(1, WorkerEvent::ListsNothing);

@@ -95,7 +95,8 @@ impl Fleet {
                 authority: Arc::clone(&worker.shown.authority),
                 address: worker.shown.address,
                 block_size_tokens: described.block_size_tokens,
-                events: described.events.clone()?,
+                // A feed does not depend on what it replaces.
+                events: EventAnnouncement { announced: None, ..described.events.clone()? },
                 text: found.and_then(|found| found.text.clone()),
                 text_dir: found.and_then(|found| found.dir.clone()),
                 model,

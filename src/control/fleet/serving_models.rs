@@ -45,7 +45,7 @@ impl KnownWorker {
         self.description.as_ref().is_some_and(|description| description.listing == Listing::Any)
     }
 
-    fn is_present(&self) -> bool {
+    pub(super) fn is_present(&self) -> bool {
         self.order != OperatorOrder::Gone
     }
 }

@@ -5,7 +5,7 @@
 use super::admin_rules::AdminRules;
 use super::client_access::ClientAccess;
 use forebay_admin::{ReloadRefusal, ReloadReport};
-use forebay_config::{Config, Finding, ReloadError, Reloader, Severity};
+use forebay_config::{Config, Finding, ReloadError, Reloader, Severity, read_worker_file};
 use forebay_tls::Acceptor;
 use std::sync::Arc;
 use tracing::{error, info, warn};
@@ -48,7 +48,11 @@ impl ReloadSource {
         for key in self.admin_rules.read_again(config) {
             changes.also_applied(key);
         }
-        Ok(ReloadReport { changes, warnings })
+        // The source itself is read, and its faults are logged, apart from the reload.
+        let file = config.discovery.file.as_ref();
+        let of_file = file.map(|path| read_worker_file(path, config).findings);
+        let findings = warnings.into_iter().chain(of_file.into_iter().flatten()).collect();
+        Ok(ReloadReport { changes, findings })
     }
 
     /// Certificates of the admin API, if it has any.

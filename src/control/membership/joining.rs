@@ -3,7 +3,7 @@
 
 use super::super::environment::Environment;
 use super::super::fleet::PlaceError;
-use super::sources::{SourceNews, WorkerList};
+use super::sources::{SourceNews, SourceReading};
 use super::{FleetChange, Membership};
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_board::RankLoad;
@@ -42,9 +42,10 @@ impl Membership {
         Ok(place)
     }
 
-    /// Takes the current list of a source.
-    pub(crate) fn take_list(&mut self, env: &Environment, listed: &WorkerList) -> FleetChange {
+    /// Takes the current list of a source, or its fault.
+    pub(crate) fn take_reading(&mut self, env: &Environment, read: SourceReading) -> FleetChange {
         let is_start = self.sources.are_awaited();
+        let Some(listed) = &self.sources.list(read) else { return FleetChange::default() };
         let fleet = &self.fleet;
         let serves = |worker: &WorkerConfig| {
             let place = fleet.worker_at(&worker.url);

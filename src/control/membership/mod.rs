@@ -17,7 +17,7 @@ mod start_wait;
 mod workers_state;
 
 pub(super) use change::{FleetChange, SlowStart};
-pub(super) use sources::WorkerList;
+pub(super) use sources::SourceReading;
 pub(super) use workers_state::Confirmation;
 
 use self::model_log::{log_left_out, log_shared_engine};
@@ -30,6 +30,7 @@ use self::workers_state::WorkersState;
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
+use forebay_admin::WorkerSource;
 use forebay_base::{NanosSinceStart, WorkerIndex};
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{LastChecks, ProbeNotice, WorkerClients};
@@ -99,15 +100,15 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Starts the probes of the configured workers and the reading of the sources. Lists of the
-    /// sources come out of the receiver.
+    /// Starts the probes of the configured workers and the reading of the sources. Readings come
+    /// out of the receiver.
     pub(super) fn start(
         env: &Environment,
         seed: KeySeed,
         connectors: Connectors,
         clients: &WorkerClients,
         notices: mpsc::Sender<ProbeNotice>,
-    ) -> (Self, mpsc::Receiver<WorkerList>) {
+    ) -> (Self, mpsc::Receiver<SourceReading>) {
         let config = &env.config;
         let mut fleet = Fleet::new(config, seed);
         fleet.set_connectors(&connectors);
@@ -155,9 +156,9 @@ impl Membership {
         snapshot
     }
 
-    /// Sources of workers that cannot be read.
-    pub(super) fn unread_sources(&self) -> Option<String> {
-        self.sources.unread()
+    /// The configured sources of workers, with their faults.
+    pub(super) fn configured_sources(&self) -> &[WorkerSource] {
+        self.sources.configured()
     }
 
     /// Workers of the start have not answered yet.
@@ -236,6 +237,7 @@ impl Membership {
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
                 let unequal = self.fleet.unequal_lengths();
+                let crossed = self.fleet.crossed_feeds();
                 let is_other = self.fleet.is_other_engine(worker, &description);
                 let left = self.fleet.describe(worker, address, description, texts);
                 if is_other {
@@ -243,6 +245,7 @@ impl Membership {
                 }
                 model_log::log_list(&mut self.fleet, config, worker);
                 model_log::log_other_models(&self.fleet, config, worker, &before);
+                model_log::log_crossed(&crossed, &self.fleet.crossed_feeds());
                 model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
                     let dir = config.model_dir.as_deref();

@@ -3,16 +3,15 @@
 //! tasks below only read.
 
 use super::super::fleet::PlaceError;
+use forebay_admin::WorkerSource;
 use forebay_base::limits::SRV_TTL_MAX;
 use forebay_config::{
     Config, DiscoveryConfig, Finding, Severity, WorkerConfig, WorkerUrl, read_worker_file,
 };
 use forebay_discovery::{NamedWorkers, workers_of_name};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -20,14 +19,22 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-/// Lists under way; the sources wait for a place.
-const LISTS_MAX: usize = 4;
-/// Errors of a file in a line of the log; `forebay check` has all.
-const ERRORS_LOGGED_MAX: usize = 3;
+/// Readings under way; the sources wait for a place.
+const READINGS_MAX: usize = 4;
+/// What to do about a name that brings no workers.
+const NAME_HELP: &str = "look the name up by hand; correct `discovery.dns` or the record";
+
+/// A source as it was read just now: its workers, or why it cannot be read.
+#[derive(Debug)]
+pub(crate) struct SourceReading {
+    /// File or URL, as configured.
+    pub(super) source: String,
+    pub(super) workers: Result<Vec<WorkerConfig>, String>,
+}
 
 /// Current list of a source.
 #[derive(Debug)]
-pub(crate) struct WorkerList {
+pub(super) struct WorkerList {
     /// File or URL, as configured.
     pub(super) source: String,
     pub(super) workers: Vec<WorkerConfig>,
@@ -41,13 +48,13 @@ pub(super) struct WorkerLists {
     /// Sources without a list since the start.
     awaited: Vec<String>,
     reading: JoinSet<()>,
-    /// Sources that cannot be read now.
-    faulty: FaultySources,
-    listed: Option<mpsc::Sender<WorkerList>>,
+    /// The configured sources with their faults.
+    configured: Vec<WorkerSource>,
+    readings: Option<mpsc::Sender<SourceReading>>,
     /// URLs of the configuration that wait for a leaving worker's name or address.
     held_back: Vec<String>,
     /// Last logged refusal of each source's workers.
-    refused: BTreeMap<String, Complaint>,
+    refused: BTreeMap<String, String>,
 }
 
 /// Work after a new list.
@@ -62,10 +69,10 @@ pub(super) struct SourceNews {
 }
 
 impl WorkerLists {
-    /// Reads the configured sources. Lists come out of the receiver.
-    pub(super) fn start(config: &Config) -> (Self, mpsc::Receiver<WorkerList>) {
-        let (listed, receiver) = mpsc::channel(LISTS_MAX);
-        let mut sources = Self { listed: Some(listed), ..Self::default() };
+    /// Reads the configured sources. Readings come out of the receiver.
+    pub(super) fn start(config: &Config) -> (Self, mpsc::Receiver<SourceReading>) {
+        let (readings, receiver) = mpsc::channel(READINGS_MAX);
+        let mut sources = Self { readings: Some(readings), ..Self::default() };
         sources.look(config);
         sources.awaited = names(&config.discovery).collect();
         (sources, receiver)
@@ -75,23 +82,25 @@ impl WorkerLists {
     /// leave, because the configuration lacks their sources.
     pub(super) fn look(&mut self, config: &Config) -> Vec<String> {
         self.reading = JoinSet::new();
-        let is_configured = |source: &String| names(&config.discovery).any(|name| name == *source);
-        self.faulty.borrow_mut().retain(is_configured);
-        self.awaited.clear();
-        let Some(listed) = self.listed.clone() else { return Vec::new() };
         let discovery = &config.discovery;
+        // A fault that goes on over a reload is no new fault.
+        let before = std::mem::take(&mut self.configured);
+        let source = |name: String| {
+            let known = before.iter().find(|source| source.name == name);
+            known.cloned().unwrap_or(WorkerSource { name, error: None })
+        };
+        self.configured = names(discovery).map(source).collect();
+        self.awaited.clear();
+        let Some(readings) = self.readings.clone() else { return Vec::new() };
         let every = discovery.interval;
         if let Some(path) = &discovery.file {
             let file = WorkersFile { path: path.clone(), router: Arc::new(config.clone()) };
-            let complaint = Complaint::of(&self.faulty);
-            self.reading.spawn_local(follow_file(file, every, listed.clone(), complaint));
+            self.reading.spawn_local(follow_file(file, every, readings.clone()));
         }
         for url in &discovery.dns {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
-            let source = NamedSource { url: url.clone(), name, every, listed: listed.clone() };
-            let complaint = Complaint::of(&self.faulty);
-            let server = discovery.name_server_address();
-            self.reading.spawn_local(follow_name(source, server, complaint));
+            let source = NamedSource { url: url.clone(), name, every, readings: readings.clone() };
+            self.reading.spawn_local(follow_name(source, discovery.name_server_address()));
         }
         let is_kept = |source: &String| names(discovery).any(|name| name == *source);
         let gone: Vec<String> =
@@ -167,6 +176,31 @@ impl WorkerLists {
         self.brought.entry(source.to_owned()).or_default().push(worker);
     }
 
+    /// The workers of a reading. A fault is logged once, until another fault replaces it, and so is
+    /// its end. `None`: a fault, or the reading of a source that a reload has removed.
+    pub(super) fn list(&mut self, reading: SourceReading) -> Option<WorkerList> {
+        let SourceReading { source, workers } = reading;
+        let is_known = self.brought.contains_key(&source);
+        let configured = self.configured.iter_mut().find(|known| known.name == source)?;
+        match workers {
+            Ok(workers) => {
+                if configured.error.take().is_some() {
+                    info!(source, "read again: workers are those of the source");
+                }
+                Some(WorkerList { source, workers })
+            }
+            Err(error) => {
+                if configured.error.as_ref() != Some(&error) {
+                    let known =
+                        if is_known { "those that are known stay" } else { "none is known" };
+                    warn!(source, error, "nothing learnt of workers: {known}");
+                }
+                configured.error = Some(error);
+                None
+            }
+        }
+    }
+
     /// Logs workers of a list that could not join: each refusal once.
     pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
         let Some((url, reason)) = refused.first() else {
@@ -175,29 +209,17 @@ impl WorkerLists {
             }
             return;
         };
-        let text = format!("{url}: {reason}");
-        let complaint = self.refused.entry(source.to_owned()).or_default();
-        if complaint.update(&text) {
+        let first = format!("{url}: {reason}");
+        if self.refused.get(source) != Some(&first) {
             let count = refused.len();
-            let first = text;
             warn!(source, count, first, "workers not added: tried again with each list");
+            self.refused.insert(source.to_owned(), first);
         }
     }
 
-    /// Sources that cannot be read now. A file goes by its name without its folder, for a probe
-    /// without a token sees the text.
-    pub(super) fn unread(&self) -> Option<String> {
-        let faulty = self.faulty.borrow();
-        let name = |source: &String| match source.contains("://") {
-            true => "a name of `discovery.dns`".to_owned(),
-            false => {
-                let file = Path::new(source).file_name().unwrap_or_default();
-                format!("`discovery.file` {}", file.display())
-            }
-        };
-        let names: BTreeSet<String> = faulty.iter().map(name).collect();
-        let names = names.into_iter().collect::<Vec<_>>().join(", ");
-        (!names.is_empty()).then(|| format!("cannot be read: {names}; the log has the reason"))
+    /// The configured sources with their faults.
+    pub(super) fn configured(&self) -> &[WorkerSource] {
+        &self.configured
     }
 
     /// The workers of all sources.
@@ -223,26 +245,20 @@ struct WorkersFile {
     router: Arc<Config>,
 }
 
-async fn follow_file(
-    file: WorkersFile,
-    every: Duration,
-    listed: mpsc::Sender<WorkerList>,
-    mut complaint: Complaint,
-) {
+async fn follow_file(file: WorkersFile, every: Duration, readings: mpsc::Sender<SourceReading>) {
     let source = file.path.display().to_string();
     let mut last = None;
     loop {
         let file = file.clone();
         let read = tokio::task::spawn_blocking(move || file.read()).await;
-        match read.unwrap_or_else(|_| Err("it could not be read".to_owned())) {
-            Ok(workers) => {
-                complaint.end(&source);
-                // A partly written file may parse too: content that was read twice is whole.
-                if last.replace(workers.clone()).is_none_or(|last| last == workers) {
-                    let _ = listed.send(WorkerList { source: source.clone(), workers }).await;
-                }
-            }
-            Err(error) => complaint.log(&source, &error),
+        let workers = read.unwrap_or_else(|_| Err("it could not be read".to_owned()));
+        // A partly written file may parse too: content that was read twice is whole.
+        let is_whole = match &workers {
+            Ok(workers) => last.replace(workers.clone()).is_none_or(|last| last == *workers),
+            Err(_) => true,
+        };
+        if is_whole {
+            let _ = readings.send(SourceReading { source: source.clone(), workers }).await;
         }
         sleep(every).await;
     }
@@ -251,12 +267,17 @@ async fn follow_file(
 impl WorkersFile {
     fn read(&self) -> Result<Vec<WorkerConfig>, String> {
         let usable = read_worker_file(&self.path, &self.router).usable();
-        let errors = |findings: Vec<Finding>| {
-            let is_error = |finding: &&Finding| finding.severity == Severity::Error;
-            let errors = findings.iter().filter(is_error).take(ERRORS_LOGGED_MAX);
-            errors.map(ToString::to_string).collect::<Vec<_>>().join("; ")
-        };
-        usable.map(|config| config.workers).map_err(errors)
+        usable.map(|config| config.workers).map_err(|findings| first_error(&findings))
+    }
+}
+
+/// The first error of a file, and the number of further errors. `forebay check` has all.
+fn first_error(findings: &[Finding]) -> String {
+    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let first = errors.next().map(Finding::in_words).unwrap_or_default();
+    match errors.count() {
+        0 => first,
+        more => format!("{first} ({more} more: `forebay check` has all)"),
     }
 }
 
@@ -265,72 +286,19 @@ struct NamedSource {
     url: String,
     name: WorkerUrl,
     every: Duration,
-    listed: mpsc::Sender<WorkerList>,
-}
-
-impl NamedSource {
-    async fn list(&self, workers: Vec<WorkerConfig>) {
-        let _ = self.listed.send(WorkerList { source: self.url.clone(), workers }).await;
-    }
+    readings: mpsc::Sender<SourceReading>,
 }
 
 /// Follows a name. The hosts of SRV records are resolved like the hosts of other workers.
-async fn follow_name(source: NamedSource, server: Option<SocketAddr>, mut complaint: Complaint) {
-    let NamedSource { url, name, every, .. } = &source;
+async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
+    let NamedSource { url, name, every, readings } = &source;
     loop {
-        let wait = match workers_of_name(name, server).await {
-            Ok(NamedWorkers { workers, ttl }) => {
-                complaint.end(url);
-                source.list(workers).await;
-                ttl.min(SRV_TTL_MAX).max(*every)
-            }
-            Err(fault) => {
-                complaint.log(url, &fault);
-                *every
-            }
-        };
+        let found = workers_of_name(name, server).await;
+        let wait = found.as_ref().map_or(*every, |found| found.ttl.min(SRV_TTL_MAX).max(*every));
+        let workers = found.map(|NamedWorkers { workers, .. }| workers);
+        let workers = workers.map_err(|fault| format!("{fault}. help: {NAME_HELP}"));
+        let _ = readings.send(SourceReading { source: url.clone(), workers }).await;
         sleep(wait).await;
-    }
-}
-
-/// A fault that is logged once, until another fault replaces it.
-#[derive(Debug, Default)]
-struct Complaint {
-    last: String,
-    faulty: FaultySources,
-}
-
-/// Names of sources that cannot be read now. The tasks that read the sources share it.
-type FaultySources = Rc<RefCell<BTreeSet<String>>>;
-
-impl Complaint {
-    fn of(faulty: &FaultySources) -> Self {
-        Self { last: String::new(), faulty: Rc::clone(faulty) }
-    }
-
-    fn update(&mut self, error: &str) -> bool {
-        let is_new = self.last != error;
-        if is_new {
-            error.clone_into(&mut self.last);
-        }
-        is_new
-    }
-
-    /// The source can be read. True after a fault, also of a configuration before.
-    fn end(&mut self, source: &str) -> bool {
-        self.last.clear();
-        let was_faulty = self.faulty.borrow_mut().remove(source);
-        if was_faulty {
-            info!(source, "read again: workers are those of the source");
-        }
-        was_faulty
-    }
-
-    fn log(&mut self, source: &str, error: &str) {
-        self.faulty.borrow_mut().insert(source.to_owned());
-        if self.update(error) {
-            warn!(source, error, "nothing learnt of workers: those that are known stay");
-        }
     }
 }
 
@@ -353,23 +321,55 @@ mod tests {
         (joined_urls, left)
     }
 
-    /// M1: the end of a fault has a line, also where a reload comes between.
+    /// M1: the end of a fault is known, also where a reload comes between. A source that a reload
+    /// has removed brings no worker and no fault.
     #[test]
-    fn a_fault_of_a_source_ends_once() {
+    fn a_fault_of_a_source_goes_on_over_a_reload_and_ends() {
         let mut lists = WorkerLists::default();
-        let mut config = Config::default();
-        config.discovery.dns = vec!["http://a:1".to_owned()];
-        let mut complaint = Complaint::of(&lists.faulty);
-        assert!(!complaint.end("http://a:1"), "no fault");
-        complaint.log("http://a:1", "unknown host");
-        complaint.log("http://gone:1", "unknown host");
-        assert!(lists.unread().is_some());
-        lists.look(&config);
-        let mut after = Complaint::of(&lists.faulty);
-        assert!(after.end("http://a:1"), "a fault of before the reload");
-        assert!(!after.end("http://a:1"));
-        assert!(!after.end("http://gone:1"), "no source any more");
-        assert_eq!(lists.unread(), None);
+        let reading = |source: &str, workers: Result<Vec<WorkerConfig>, &str>| SourceReading {
+            source: source.to_owned(),
+            workers: workers.map_err(str::to_owned),
+        };
+        let configured = |names: &[&str]| {
+            let mut config = Config::default();
+            config.discovery.dns = names.iter().map(|name| (*name).to_owned()).collect();
+            config
+        };
+        let fault = |lists: &WorkerLists, name: &str| {
+            let source = lists.configured().iter().find(|source| source.name == name);
+            source.map(|source| source.error.clone())
+        };
+        lists.look(&configured(&["http://a:1", "http://gone:1"]));
+        assert_eq!(fault(&lists, "http://a:1"), Some(None), "not read yet");
+        for name in ["http://a:1", "http://gone:1"] {
+            assert!(lists.list(reading(name, Err("unknown host"))).is_none());
+        }
+        lists.look(&configured(&["http://a:1"]));
+        assert_eq!(fault(&lists, "http://a:1"), Some(Some("unknown host".to_owned())));
+        assert_eq!(fault(&lists, "http://gone:1"), None);
+        assert!(lists.list(reading("http://gone:1", Ok(Vec::new()))).is_none(), "a late reading");
+        assert!(lists.list(reading("http://gone:1", Err("late"))).is_none());
+        assert!(lists.list(reading("http://a:1", Ok(Vec::new()))).is_some());
+        assert_eq!(fault(&lists, "http://a:1"), Some(None));
+    }
+
+    #[test]
+    fn a_faulty_file_is_its_first_error_with_its_line_and_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.toml");
+        let file = WorkersFile { path: path.clone(), router: Arc::default() };
+        let missing = file.read().unwrap_err();
+        assert!(missing.contains("w.toml cannot be read: No such file"), "{missing}");
+        assert!(!missing.contains("configuration: "), "{missing}");
+        std::fs::write(&path, "[[worker]]\nurll = \"http://a:1\"\nzzz = 1\n").unwrap();
+        let unknown = file.read().unwrap_err();
+        let wanted = format!("{}:2:1: unknown key `worker.urll`. help: ", path.display());
+        assert!(unknown.starts_with(&wanted), "{unknown}");
+        assert!(unknown.ends_with(" (1 more: `forebay check` has all)"), "{unknown}");
+        std::fs::write(&path, "# none\n").unwrap();
+        let empty = file.read().unwrap_err();
+        assert!(empty.contains("w.toml lists no worker. help: "), "{empty}");
+        assert!(!empty.contains("--worker"), "{empty}");
     }
 
     #[test]

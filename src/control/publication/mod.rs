@@ -13,11 +13,11 @@ use self::window_log::WindowLog;
 use super::environment::Environment;
 use super::membership::SlowStart;
 use super::ports::Ports;
-use super::reports::EjectionEvent;
+use super::reports::RankEvent;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, PortCertificate,
     RecordFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
-    WorkerSources,
+    WorkerSource, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
 use forebay_board::RankLoad;
@@ -104,8 +104,8 @@ impl Publication {
     }
 
     /// Shows the event on the live page. A readmitted rank starts slowly.
-    pub(super) fn take_ejection(&mut self, event: EjectionEvent, now: NanosSinceStart) {
-        let EjectionEvent { kind, text, slow_start } = event;
+    pub(super) fn take_rank_event(&mut self, event: RankEvent, now: NanosSinceStart) {
+        let RankEvent { kind, text, slow_start } = event;
         if let Some((worker, rank)) = slow_start {
             self.warming.begin_rank(worker, rank, now);
         }
@@ -207,14 +207,15 @@ impl Publication {
             reasons.push(forebay_admin::why_not(&self.fleet));
         }
         let Environment { board, clock, .. } = owners.env;
-        let unread = owners.membership.unread_sources();
+        let sources = owners.membership.configured_sources();
+        let unread = sources.iter().filter_map(WorkerSource::concern);
         let lost = self.replicas.as_ref().and_then(|replicas| lost_replicas(&replicas.figures()));
         let acceptor = self.fleet.serving.acceptor.as_ref();
         let of_admin = owners.lifecycle.admin_acceptor();
         let certificates = PortCertificate::of("listen", acceptor);
         let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
-        let further = unread.into_iter().chain(lost).chain(unfed);
+        let further = unread.chain(lost).chain(unfed);
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())
@@ -278,7 +279,13 @@ impl Publication {
 
     fn fleet_view<'a>(&'a self, owners: &Owners<'a>) -> FleetView<'a> {
         let Environment { board, clock, .. } = owners.env;
-        FleetView { fleet: &self.fleet, board, loads: owners.feeds.reporter(), now: clock.now() }
+        FleetView {
+            fleet: &self.fleet,
+            board,
+            loads: owners.feeds.reporter(),
+            sources: owners.membership.configured_sources(),
+            now: clock.now(),
+        }
     }
 
     /// Ranks in their slow start get more as time passes, up to the fullest other rank.

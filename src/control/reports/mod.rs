@@ -3,6 +3,7 @@
 //! ejections to the board, and changes no fleet: a change for another owner is in the value that
 //! [`Reports::tick`] returns.
 
+mod alias_log;
 mod board_watch;
 mod cut_log;
 mod ejection;
@@ -13,6 +14,7 @@ mod render_trust;
 mod start_report;
 mod traces;
 
+use self::alias_log::AliasLog;
 use self::board_watch::BoardWatch;
 use self::cut_log::CutLog;
 use self::note_reading::NoteReading;
@@ -29,7 +31,7 @@ use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink};
 use forebay_load::LoadReporter;
 
-pub(super) use ejection::EjectionEvent;
+pub(super) use ejection::RankEvent;
 
 /// Reports about requests, ranks and workers.
 #[derive(Debug, Default)]
@@ -39,6 +41,7 @@ pub(super) struct Reports {
     notes: Option<NoteReading>,
     board_watch: BoardWatch,
     cut_log: CutLog,
+    alias_log: AliasLog,
     render_trust: RenderTrust,
     workers: ReportedWorkers,
 }
@@ -56,7 +59,7 @@ pub(super) struct ReportSources<'a> {
 #[must_use]
 #[derive(Debug, Default)]
 pub(super) struct ReportOutcome {
-    pub(super) ejections: Vec<EjectionEvent>,
+    pub(super) rank_events: Vec<RankEvent>,
     /// The shards need the fleet again.
     pub(super) publishes: bool,
 }
@@ -74,17 +77,18 @@ impl Reports {
         // At start, the workers are reported together.
         if !is_starting {
             self.workers.log_new(fleet, env.config.policy.uses_overlap());
+            self.alias_log.observe(published);
         }
-        let ejections = self.board_watch.ejection.tick(env, published, reporter, now);
-        self.board_watch.outliers.log_changes(published, &env.board, now);
+        let mut rank_events = self.board_watch.ejection.tick(env, published, reporter, now);
+        rank_events.extend(self.board_watch.outliers.log_changes(published, &env.board, now));
         self.make_spans(env, published, now);
         let counters = env.ports.counters();
         let sum =
             |rank, count| counters.iter().map(|shard| shard.choices().value(rank, count)).sum();
         self.cut_log.observe(published, sum, now);
-        let starts_slowly = ejections.iter().any(|event| event.slow_start.is_some());
+        let starts_slowly = rank_events.iter().any(|event| event.slow_start.is_some());
         let has_verdict = self.render_trust.tick(published, &counters);
-        ReportOutcome { publishes: reader_left || starts_slowly || has_verdict, ejections }
+        ReportOutcome { publishes: reader_left || starts_slowly || has_verdict, rank_events }
     }
 
     /// Adds the note sink and the verdicts about predictions to the next published fleet.

@@ -1,5 +1,6 @@
-//! Ranks that fail requests: logged once, with advice.
+//! Ranks that fail requests: a line of the log with advice, and an event of the live page.
 
+use super::RankEvent;
 use super::failing_ranks::FailingRanks;
 use forebay_admin::failure_help;
 use forebay_base::{NanosSinceStart, RankIndex};
@@ -26,14 +27,15 @@ impl Outliers {
         fleet: &FleetSnapshot,
         board: &LoadBoard,
         now: NanosSinceStart,
-    ) {
+    ) -> Vec<RankEvent> {
+        let mut events = Vec::new();
         let named = &mut self.named;
         named.retain(|&rank| fleet.has(rank));
         self.failing.retain(|rank| fleet.has(rank));
         for (index, rank, worker) in fleet.present() {
             let Some(load) = board.rank(index) else { continue };
             if let Some(change) = self.failing.observe(index, load, now) {
-                change.log(rank, worker);
+                events.push(change.log(rank, worker));
             }
             let held = load.held();
             let dp_rank = rank.dp_rank.0;
@@ -50,12 +52,16 @@ impl Outliers {
                         "the rank fails requests that others serve: it gets single requests until \
                          it serves them"
                     );
+                    let words = "is paused: it fails requests that others serve";
+                    events.push(RankEvent::new("failing", rank, worker, words));
                 }
                 None if held.is_none() && named.remove(&index) => {
                     info!(worker = &*worker.name, dp_rank, "the rank is paused no more");
+                    events.push(RankEvent::new("serving", rank, worker, "is paused no more"));
                 }
                 _ => {}
             }
         }
+        events
     }
 }

@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{Listing, MissingFeature, is_answer, lacks, trouble_help};
+use forebay_discovery::{MissingFeature, is_answer, lacks, trouble_help};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -80,9 +80,7 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
         };
         // Another server than an engine: its kind and its limit are the defaults, and not found.
         if let Some(fault) = description.listing.unwell() {
-            let help = Listing::HELP.to_owned();
-            let what = format!("{fault}: it takes no traffic");
-            missing.entry(MissingFeature { what, help }).or_default().push(name);
+            missing.entry(undescribed(Some(&fault))).or_default().push(name);
             continue;
         }
         let found = format!("{}, {}", description.in_words(), places.in_words());
@@ -135,7 +133,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::{DescribedRank, Description, ServerTraits};
+    use forebay_discovery::{DescribedRank, Description, Listing, ServerTraits};
     use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
@@ -186,7 +184,7 @@ mod tests {
         for for_kv in [false, true] {
             let report = lines(&[("w".to_owned(), Some(of(false)))], for_kv);
             let [line] = &report[..] else { panic!("{report:?}") };
-            assert_eq!(line.found, "GET /v1/models answers 404: it takes no traffic");
+            assert_eq!(line.found, "not usable, /v1/models: status 404: it takes no traffic");
             assert!(line.help.as_ref().is_some_and(|help| help.contains("port")), "{line:?}");
         }
         let report = lines(&[("w".to_owned(), Some(of(true)))], false);

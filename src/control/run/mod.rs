@@ -8,7 +8,7 @@ use super::environment::{ChangedKeys, Environment, TICK, UPSTREAM_TLS};
 use super::error::ControlError;
 use super::feeds::{Feeds, FeedsSetup};
 use super::lifecycle::{AdminRules, ClientAccess, Handover, Lifecycle, StopOrder, StopSignal};
-use super::membership::{FleetChange, Membership, WorkerList};
+use super::membership::{FleetChange, Membership, SourceReading};
 use super::ports::Ports;
 use super::publication::{Owners, Publication};
 use super::reports::{ReportSources, Reports};
@@ -47,7 +47,7 @@ struct Inboxes {
     feeds: mpsc::Receiver<FeedNotice>,
     questions: mpsc::Receiver<Question>,
     host_calls: mpsc::Receiver<HostCall>,
-    lists: mpsc::Receiver<WorkerList>,
+    sources: mpsc::Receiver<SourceReading>,
 }
 
 struct Control {
@@ -82,7 +82,7 @@ impl Control {
             ports: Rc::new(Ports::new(end)),
         };
         let (to_probes, probes) = mpsc::channel(NOTICES_MAX);
-        let (mut membership, lists) =
+        let (mut membership, sources) =
             Membership::start(&env, seed, tls.connectors, &clients, to_probes);
         if !handover.is_open() {
             membership.wait_for_slow();
@@ -108,7 +108,7 @@ impl Control {
         let models = control.lifecycle.take_models();
         let change = control.membership.restore(&control.env, models);
         control.apply(change);
-        control.turn(Inboxes { probes, feeds, questions, host_calls, lists }, stop).await;
+        control.turn(Inboxes { probes, feeds, questions, host_calls, sources }, stop).await;
         control.finish().await
     }
 
@@ -128,8 +128,8 @@ impl Control {
                     let change = self.membership.take_feed_notice(notice, self.publication.fleet());
                     self.apply(change);
                 }
-                Some(list) = inboxes.lists.recv() => {
-                    let change = self.membership.take_list(&self.env, &list);
+                Some(reading) = inboxes.sources.recv() => {
+                    let change = self.membership.take_reading(&self.env, reading);
                     self.apply(change);
                 }
                 Some(question) = inboxes.questions.recv() => self.answer(question),
@@ -191,7 +191,10 @@ impl Control {
             is_starting: self.membership.is_starting(),
         };
         let outcome = self.reports.tick(&self.env, &sources, now);
-        outcome.ejections.into_iter().for_each(|event| self.publication.take_ejection(event, now));
+        outcome
+            .rank_events
+            .into_iter()
+            .for_each(|event| self.publication.take_rank_event(event, now));
         if outcome.publishes {
             self.publish();
         }

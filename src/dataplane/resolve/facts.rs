@@ -56,6 +56,7 @@ pub(crate) fn model<'a>(
     }
     found.map_err(|none| match none {
         NoModel::NoneYet => no_worker("those that may serve it have not listed it yet"),
+        NoModel::Unknown if api.is_renamed() => Refusal::unserved_alias(api.asked_model()),
         NoModel::Unknown => Refusal::unknown_model(api.asked_model()),
         NoModel::Missing if endpoint == Endpoint::WebSocket => Refusal::no_model_in_query(),
         NoModel::Missing => Refusal::missing_model(),

@@ -49,8 +49,9 @@ impl Observer for RequestCounters {
                 }
                 TenantResult::Failed
             }
-            Some(_) if event.outcome().0 == TOO_MANY => TenantResult::Refused,
             _ if event.outcome().0 >= FAULTS_FROM => TenantResult::Failed,
+            Some(stop) if is_invalid(stop) => TenantResult::Invalid,
+            Some(_) => TenantResult::Refused,
             _ => TenantResult::Answered,
         };
         if event.facts.asked.is_some() {
@@ -59,7 +60,17 @@ impl Observer for RequestCounters {
     }
 }
 
-/// Status of the router's refusals for lack of room.
+/// Has the request a fault, for which the router refused it? A tenant past a limit has none.
+fn is_invalid(stop: &Stop) -> bool {
+    match stop {
+        Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal) => {
+            refusal.status() != TOO_MANY && !refusal.reason().is_shortage()
+        }
+        Stop::Engine(_) | Stop::ClientGone | Stop::Cut(_) => false,
+    }
+}
+
+/// Status of refusals for want of room, and for limits of tenants.
 const TOO_MANY: u16 = 429;
 /// First status that is no fault of the client.
 const FAULTS_FROM: u16 = 500;

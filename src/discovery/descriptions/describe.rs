@@ -228,8 +228,11 @@ fn configured(
         let announced = rank.events.take();
         let replay = replay.or_else(|| announced.as_ref()?.replay.clone());
         rank.events = match (endpoint, announced) {
-            (Some(endpoint), _) => {
-                Some(EventAnnouncement { endpoint, replay, topic: config.kv_topic.clone() })
+            (Some(endpoint), announced) => {
+                let announced = announced.map(|events| events.endpoint);
+                let announced = announced.filter(|own| own.place != endpoint.place);
+                let topic = config.kv_topic.clone();
+                Some(EventAnnouncement { endpoint, replay, topic, announced })
             }
             (None, announced) => announced.map(|events| EventAnnouncement { replay, ..events }),
         };

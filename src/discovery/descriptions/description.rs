@@ -79,13 +79,13 @@ impl Listing {
         matches!(self, Self::Nothing { .. })
     }
 
-    /// Fault of the list, for the log.
+    /// Fault of the list, in the words of a failed health check.
     #[must_use]
     pub fn fault(self) -> Option<String> {
         let Self::Nothing { status, .. } = self else { return None };
         Some(status.map_or_else(
-            || "GET /v1/models lists no model".to_owned(),
-            |status| format!("GET /v1/models answers {status}"),
+            || "/v1/models: lists no model".to_owned(),
+            |status| format!("/v1/models: status {status}"),
         ))
     }
 
@@ -98,8 +98,8 @@ impl Listing {
 
     /// Advice for the operator.
     pub const HELP: &str = concat!(
-        "is this the engine's port? set `models` of the worker if it serves models ",
-        "that it does not list"
+        "is this the engine's port? correct `url`, or set `models` of a worker that serves models ",
+        "without a list"
     );
 }
 
@@ -147,6 +147,16 @@ pub struct EventAnnouncement {
     pub replay: Option<ZmqEndpoint>,
     /// First part of each message.
     pub topic: String,
+    /// Endpoint that the engine announces, where the configuration has another endpoint.
+    pub announced: Option<ZmqEndpoint>,
+}
+
+impl EventAnnouncement {
+    /// Events at an endpoint, without replay and topic.
+    #[must_use]
+    pub const fn at(endpoint: ZmqEndpoint) -> Self {
+        Self { endpoint, replay: None, topic: String::new(), announced: None }
+    }
 }
 
 impl Description {
@@ -367,7 +377,10 @@ pub(crate) fn events_of_vllm(
         let topic = source.topic.unwrap_or_default();
         let replay = source.replay_endpoint;
         let replay = replay.and_then(|text| ZmqEndpoint::parse(&text, host).ok());
-        Some((number, announced.map(|endpoint| EventAnnouncement { endpoint, replay, topic })))
+        Some((
+            number,
+            announced.map(|at| EventAnnouncement { replay, topic, ..EventAnnouncement::at(at) }),
+        ))
     };
     sources.into_iter().filter_map(read).take(RANKS_MAX).collect()
 }
@@ -459,7 +472,7 @@ fn sglang_events(events: &Value, rank: u32, host: &str) -> Option<EventAnnouncem
     let endpoint = of_base(events, "endpoint_port_base", rank, host)?;
     let topic = events.get("topic").and_then(Value::as_str).unwrap_or("").to_owned();
     let replay = of_base(events, "replay_endpoint_port_base", rank, host);
-    Some(EventAnnouncement { endpoint, replay, topic })
+    Some(EventAnnouncement { replay, topic, ..EventAnnouncement::at(endpoint) })
 }
 
 /// SGLang (0.5.19): the load publisher's ports are reported beside the event ports, and must not be

@@ -101,7 +101,7 @@ mod tests {
         assert!(found[0].contains("prefix caching is off"), "{found:?}");
         assert!(found.len() == 2 && found[1].contains("no KV events"), "{found:?}");
         let endpoint = ZmqEndpoint::parse("tcp://127.0.0.1:1", "h").unwrap();
-        let announced = EventAnnouncement { endpoint, replay: None, topic: String::new() };
+        let announced = EventAnnouncement::at(endpoint);
         let rank = DescribedRank {
             events: Some(announced.clone()),
             reuses_prefixes: Some(true),

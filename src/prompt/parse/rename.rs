@@ -11,6 +11,12 @@ impl ApiRequest {
         self.requested_model.as_deref().unwrap_or(&self.model)
     }
 
+    /// Does the request go to another model than the client has named?
+    #[must_use]
+    pub fn is_renamed(&self) -> bool {
+        self.requested_model.as_deref().is_some_and(|asked| asked != self.model)
+    }
+
     /// Routes the request to `model`. Its body still contains the client's name.
     pub fn rename(&mut self, model: &str) {
         let asked = std::mem::replace(&mut self.model, model.to_owned());

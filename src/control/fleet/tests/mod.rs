@@ -45,7 +45,7 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
 fn fed(mut description: Description) -> Description {
     for rank in &mut description.ranks {
         let endpoint = ZmqEndpoint::parse("tcp://a:1", "").unwrap();
-        rank.events = Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
+        rank.events = Some(EventAnnouncement::at(endpoint));
     }
     description
 }
@@ -375,14 +375,39 @@ fn a_fleet_past_the_limit_leaves_ranks_out() {
     assert_eq!(left.ranks, 1_400 - forebay_base::limits::RANKS_MAX);
 }
 
+/// M1: a pair is crossed only where each worker has the endpoint that the engine of the other
+/// announces. Mapped ports, shared announcements and a single wrong endpoint are no pair.
+#[test]
+fn crossed_kv_events_are_found_as_a_pair() {
+    let crossed = |feeds: [(u16, Option<u16>); 3]| {
+        let urls = ["http://h:1", "http://h:2", "http://h:3"];
+        let mut fleet = Fleet::new(&Arc::new(config(&urls)), SEED);
+        for (place, (followed, announced)) in feeds.into_iter().enumerate() {
+            let at = |port: u16| ZmqEndpoint::parse(&format!("tcp://h:{port}"), "h").unwrap();
+            let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
+            let announced = announced.map(at);
+            let events = EventAnnouncement { announced, ..EventAnnouncement::at(at(followed)) };
+            description.ranks[0].events = Some(events);
+            let worker = WorkerIndex::try_from_index(place).unwrap();
+            fleet.describe(worker, ADDRESS, description, BTreeMap::new());
+        }
+        let names = fleet.crossed_feeds().into_iter();
+        names.map(|pair| format!("{} {}", pair.first, pair.second)).collect::<Vec<_>>()
+    };
+    assert_eq!(crossed([(7, Some(9)), (8, None), (9, Some(7))]), ["h:1 h:3"]);
+    assert_eq!(crossed([(7, None), (8, None), (9, None)]), [""; 0], "as announced");
+    assert_eq!(crossed([(7, Some(5)), (8, Some(5)), (5, None)]), [""; 0], "mapped ports");
+    assert_eq!(crossed([(8, Some(7)), (8, None), (9, None)]), [""; 0], "one is wrong");
+    assert_eq!(crossed([(8, Some(7)), (9, Some(8)), (7, Some(9))]), [""; 0], "no pair");
+}
+
 #[test]
 fn feeds_are_replaced_only_when_they_would_do_something_else() {
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
     let with = |port: u16| {
         let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
         let endpoint = ZmqEndpoint::parse(&format!("tcp://a:{port}"), "a").unwrap();
-        description.ranks[0].events =
-            Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
+        description.ranks[0].events = Some(EventAnnouncement::at(endpoint));
         description
     };
     fleet.describe(WorkerIndex(0), ADDRESS, with(1), BTreeMap::new());
@@ -402,7 +427,7 @@ fn ranks_that_a_worker_has_no_more_serve_nothing_and_come_back_under_their_numbe
         for rank in &mut description.ranks {
             let endpoint =
                 ZmqEndpoint::parse(&format!("tcp://a:{}", 5_557 + rank.number), "a").unwrap();
-            rank.events = Some(EventAnnouncement { endpoint, replay: None, topic: String::new() });
+            rank.events = Some(EventAnnouncement::at(endpoint));
         }
         description
     };

@@ -1,23 +1,40 @@
 //! Steps of the ejection on their way to the board and to the log. Each step that a viewer of the
-//! live page sees becomes an [`EjectionEvent`].
+//! live page sees becomes an [`RankEvent`].
 
 use super::{Ejection, EjectionStep, RankLook};
 use crate::environment::Environment;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::{EjectReason, RankLoad};
-use forebay_fleet::worker::FleetSnapshot;
+use forebay_fleet::worker::{FleetSnapshot, Rank, Worker};
 use forebay_load::LoadReporter;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// A rank was ejected or readmitted.
+/// A rank was ejected, paused or readmitted, or fails requests.
 #[derive(Debug)]
-pub(crate) struct EjectionEvent {
+pub(crate) struct RankEvent {
     /// Kind of the event on the live page.
     pub(crate) kind: &'static str,
     pub(crate) text: String,
     /// Rank that serves again, and gets requests slowly at first.
     pub(crate) slow_start: Option<(WorkerIndex, RankIndex)>,
+}
+
+impl RankEvent {
+    /// The number of the rank stands only where its worker has several.
+    pub(in crate::reports) fn new(
+        kind: &'static str,
+        rank: &Rank,
+        worker: &Worker,
+        words: &str,
+    ) -> Self {
+        let name = &*worker.name;
+        let text = match rank.dp_size {
+            0 | 1 => format!("{name} {words}"),
+            _ => format!("{name}, rank {}, {words}", rank.dp_rank.0),
+        };
+        Self { kind, text, slow_start: None }
+    }
 }
 
 impl Ejection {
@@ -29,7 +46,7 @@ impl Ejection {
         fleet: &FleetSnapshot,
         reporter: &LoadReporter,
         now: NanosSinceStart,
-    ) -> Vec<EjectionEvent> {
+    ) -> Vec<RankEvent> {
         let look = |rank| {
             env.board.rank(rank).map_or_else(RankLook::default, |load| RankLook {
                 answers: load.signs().take_answers(),
@@ -44,7 +61,7 @@ impl Ejection {
         for (rank, step) in self.observe(fleet, now, look) {
             let event = logged(fleet, rank, step, now);
             let slow_start = put_on_board(env, fleet, rank, step);
-            events.extend(event.map(|event| EjectionEvent { slow_start, ..event }));
+            events.extend(event.map(|event| RankEvent { slow_start, ..event }));
         }
         for (rank, until) in self.ejected() {
             if let Some(load) = env.board.rank(rank) {
@@ -81,7 +98,7 @@ fn logged(
     rank: RankIndex,
     step: EjectionStep,
     now: NanosSinceStart,
-) -> Option<EjectionEvent> {
+) -> Option<RankEvent> {
     let (shown, worker) = fleet.rank(rank)?;
     let name = &*worker.name;
     let dp_rank = shown.dp_rank.0;
@@ -102,9 +119,5 @@ fn logged(
             ("ejected", words)
         }
     };
-    let text = match shown.dp_size {
-        0 | 1 => format!("{name} {words}"),
-        _ => format!("{name}, rank {dp_rank}, {words}"),
-    };
-    Some(EjectionEvent { kind, text, slow_start: None })
+    Some(RankEvent::new(kind, shown, worker, words))
 }

@@ -11,7 +11,7 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::events::EjectionEvent;
+pub(crate) use self::events::RankEvent;
 
 use self::look::RankLook;
 use self::rules::EjectionRules;

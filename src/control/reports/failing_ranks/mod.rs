@@ -13,7 +13,8 @@
 //!
 //! A success ends the mark. After [`CALM`] without requests the mark is over, unproven.
 
-use forebay_admin::{failure_help, is_callers_fault};
+use super::RankEvent;
+use forebay_admin::{callers, failure_help, is_callers_fault};
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::{FailureWeight, HeldFailures, RankLoad};
 use forebay_fleet::worker::{Rank, Worker};
@@ -128,28 +129,42 @@ impl FailureRun {
 }
 
 impl MarkChange {
-    pub(super) fn log(self, rank: &Rank, worker: &Worker) {
+    /// Writes the line of the change; returns its event for the live page.
+    pub(super) fn log(self, rank: &Rank, worker: &Worker) -> RankEvent {
         let dp_rank = rank.dp_rank.0;
         let worker_name = &*worker.name;
+        let event = |kind, words: &str| RankEvent::new(kind, rank, worker, words);
         match self {
             Self::Set(held) => {
                 let HeldFailures { status, is_one_caller, .. } = held;
+                let help = failure_help(status, worker.api_key.is_some());
                 warn!(
                     worker = worker_name,
                     dp_rank,
                     status,
-                    callers = if is_one_caller { "one" } else { "several" },
-                    help = failure_help(status, worker.api_key.is_some()),
+                    callers = callers(is_one_caller),
+                    help,
                     "every request fails on the rank"
                 );
+                match status {
+                    0 => {
+                        event("failing", &format!("fails every request without an answer: {help}"))
+                    }
+                    _ => event("failing", &format!("fails every request with {status}: {help}")),
+                }
             }
             Self::Served => {
                 info!(worker = worker_name, dp_rank, "requests fail on the rank no more");
+                event("serving", "fails requests no more")
             }
-            Self::Unknown => info!(
-                worker = worker_name,
-                dp_rank, "requests fail on the rank no more, because none comes: nothing is proven"
-            ),
+            Self::Unknown => {
+                info!(
+                    worker = worker_name,
+                    dp_rank,
+                    "requests fail on the rank no more, because none comes: nothing is proven"
+                );
+                event("serving", "gets no requests any more: nothing is proven")
+            }
         }
     }
 }

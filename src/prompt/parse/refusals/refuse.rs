@@ -57,6 +57,19 @@ impl Refusal {
         Self::new(Reason::UnknownModel).with_param("model").with_message(message)
     }
 
+    /// For a name of `[[model]]` with a model that no worker serves. Clients do not learn the name
+    /// of that model.
+    #[must_use]
+    pub fn unserved_alias(name: &str) -> Self {
+        let quoted: String = name.chars().take(QUOTED_CHARS_MAX).collect();
+        let ellipsis = if quoted.len() < name.len() { "…" } else { "" };
+        let message = format!(
+            "No worker serves the model that `{quoted}{ellipsis}` stands for. The operator of the \
+             router has to correct `to` of that `[[model]]`."
+        );
+        Self::new(Reason::UnknownModel).with_param("model").with_message(message)
+    }
+
     /// For a model that the client's key does not allow; `model` is empty where the body names
     /// none.
     #[must_use]

@@ -1,0 +1,91 @@
+//! Checks the endpoints of KV events and of replays.
+
+use super::check::Check;
+use crate::sections::worker::WorkerConfig;
+use crate::values::engine_address::EngineHost;
+use crate::values::url::WorkerUrl;
+use std::collections::HashSet;
+
+impl Check<'_> {
+    /// Endpoints that are no ZMQ endpoints, that are HTTP ports of workers, or that publish for
+    /// several workers.
+    pub(crate) fn kv_endpoints(&mut self, workers: &[WorkerConfig]) {
+        let urls = workers.iter().filter_map(|worker| WorkerUrl::parse(&worker.url).ok());
+        let urls: Vec<WorkerUrl> = urls.collect();
+        let mut publishers = HashSet::new();
+        for (position, worker) in workers.iter().enumerate() {
+            for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
+                let key_path = format!("worker.{position}.{key}");
+                for endpoint in endpoints {
+                    if let Err(what) = check_endpoint(endpoint) {
+                        self.error(&key_path, what, "write it as tcp://host:port or ipc:///path");
+                    } else if let Some(url) = http_port(endpoint, worker, &urls) {
+                        let what = format!("{endpoint} is the HTTP port of {url}");
+                        let option = if key == "replay" { "replay_endpoint" } else { "endpoint" };
+                        let help = format!("write `{option}` of the engine's --kv-events-config");
+                        self.error(&key_path, what, help);
+                    }
+                }
+            }
+            let topic = &worker.kv_topic;
+            let mut endpoints = worker.kv_events.iter();
+            if let Some(endpoint) = endpoints.find(|one| !publishers.insert((*one, topic))) {
+                let what = format!("{endpoint} publishes the KV events of another worker too");
+                let help = "write the endpoint of each worker's engine, or a `kv_topic` of its own";
+                self.warning(&format!("worker.{position}.kv_events"), what, help);
+            }
+        }
+    }
+}
+
+/// The `url` with the host and the port of the endpoint. `*` is the worker's own host.
+fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Option<String> {
+    let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let host = match host {
+        "*" | "0.0.0.0" | "::" => WorkerUrl::parse(&worker.url).ok()?.host,
+        host => host.to_owned(),
+    };
+    let host = EngineHost::of(&host);
+    let is_it = |url: &&WorkerUrl| url.port == port && host.is_same(&EngineHost::of(&url.host));
+    urls.iter().find(is_it).map(WorkerUrl::text)
+}
+
+fn check_endpoint(endpoint: &str) -> Result<(), String> {
+    let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
+    let address = endpoint.strip_prefix("bind:").unwrap_or(endpoint);
+    if let Some(path) = address.strip_prefix("ipc://") {
+        return if path.is_empty() { Err(fault()) } else { Ok(()) };
+    }
+    let rest = address.strip_prefix("tcp://").ok_or_else(fault)?;
+    let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
+    if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::checks::test_findings::findings;
+
+    /// M1: whichever worker has the HTTP port, no events come from there.
+    #[test]
+    fn an_http_port_is_no_endpoint() {
+        let found = |key: &str, endpoint: &str| {
+            let text = format!(
+                "[[worker]]\nurl = \"http://gpu1:8000\"\n{key} = [\"{endpoint}\"]\n\
+                 [[worker]]\nurl = \"https://[::1]:8443/\"\n"
+            );
+            let found = findings(&text);
+            found.into_iter().filter(|one| one.contains("is the HTTP port of")).count()
+        };
+        let local = ["tcp://[::1]:8443", "tcp://localhost:8443"];
+        let own = ["tcp://gpu1:8000", "tcp://*:8000", "tcp://0.0.0.0:8000", "tcp://[::]:8000"];
+        for wrong in own.into_iter().chain(local) {
+            assert_eq!((found("kv_events", wrong), found("replay", wrong)), (1, 1), "{wrong}");
+        }
+        for right in ["tcp://gpu1:5557", "tcp://gpu2:8000", "bind:tcp://*:8000", "ipc:///gpu1:8000"]
+        {
+            assert_eq!(found("kv_events", right), 0, "{right}");
+        }
+    }
+}
