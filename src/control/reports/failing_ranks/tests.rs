@@ -3,6 +3,7 @@
 use super::*;
 use forebay_base::ModelIndex;
 use forebay_board::{BreakerRules, FailureScope, FailureWeight, LoadBoard, RankFailure};
+use forebay_fleet::worker::test_support;
 use forebay_fleet::worker::{Requester, RoomDemand, RoomLimits};
 
 const RANK: RankIndex = RankIndex(0);
@@ -158,4 +159,27 @@ fn two_failures_are_no_proof() {
             assert_eq!(rank.load().is_failing(), count == 4, "{status}, {count} failures");
         }
     }
+}
+
+/// M2: the live page and `top` show the change of a mark, with the status and what to do.
+#[test]
+fn a_change_of_a_mark_is_an_event() {
+    let worker = test_support::worker();
+    let rank = test_support::rank(0);
+    let held = HeldFailures {
+        score: 9,
+        status: 404,
+        is_one_model: false,
+        is_one_caller: false,
+        until: NanosSinceStart(0),
+        pauses: 0,
+    };
+    let event = MarkChange::Set(held).log(&rank, &worker);
+    let wanted = format!("{} fails every request with 404: ", worker.name);
+    assert!(event.kind == "failing" && event.text.starts_with(&wanted), "{event:?}");
+    assert!(event.text.ends_with(failure_help(404, false)), "{event:?}");
+    assert!(event.slow_start.is_none());
+    let event = MarkChange::Served.log(&rank, &worker);
+    let wanted = format!("{} fails requests no more", worker.name);
+    assert_eq!((event.kind, event.text), ("serving", wanted));
 }
