@@ -5,6 +5,7 @@
 mod boards;
 mod limits;
 mod log_states;
+mod quoted;
 mod reference;
 mod rooms;
 mod shown_files;
