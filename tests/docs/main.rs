@@ -6,6 +6,7 @@ mod boards;
 mod limits;
 mod log_states;
 mod log_targets;
+mod quoted;
 mod reference;
 mod rooms;
 mod shown_files;
