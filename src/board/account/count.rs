@@ -158,7 +158,7 @@ counts! {
         Aborts = "aborts_total",
         /// Engines that could not be told to abort a request.
         AbortsFailed = "aborts_failed_total",
-        /// Times that a request of a model with prefill ranks was sent whole.
+        /// Looks for a rank of a request that goes whole though its model has prefill ranks.
         SentWhole = "sent_whole_total",
     }
     "Traces" {

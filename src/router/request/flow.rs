@@ -186,10 +186,6 @@ impl RequestFlow {
         if std::mem::take(&mut self.tries.has_failed_unseen) {
             (scene.count)(Count::Retries);
         }
-        let has_pairs = |model: &Model| model.prefill_pool.is_some();
-        if !self.tries.is_pair && model(&self.facts, scene.fleet).is_some_and(has_pairs) {
-            (scene.count)(Count::SentWhole);
-        }
     }
 
     fn window(
@@ -304,7 +300,12 @@ impl RequestFlow {
                 self.pair_window(now, model, scene)?;
                 WantedRanks::Pair
             }
-            Route::Whole(_) => WantedRanks::Whole,
+            Route::Whole(_) => {
+                if model.prefill_pool.is_some() {
+                    (scene.count)(Count::SentWhole);
+                }
+                WantedRanks::Whole
+            }
         };
         self.seek(now, model, wanted_ranks, queued, scene)
     }
