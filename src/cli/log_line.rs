@@ -16,10 +16,14 @@ use tracing_subscriber::registry::LookupSpan;
 const LINE_BYTES: usize = 640;
 /// Name of the field with the text of an event.
 const MESSAGE: &str = "message";
+/// Target of the records of requests.
+const RECORDS: &str = "forebay_dataplane::story::access_record";
+
 /// Name of the field that may have several lines.
 const BACKTRACE: &str = "backtrace";
 
-/// Formatter of all events. Each line has the process: at an upgrade, two write to the same log.
+/// Text by `log.format` stays as the key defines it.
+/// Text of `log.format` is what the key says, and nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogLine {
     pub(super) form: LineForm,
@@ -57,8 +61,10 @@ where
                 SystemTime.format_time(&mut Writer::new(&mut line))?;
                 line.push_str(if is_terminal { coloured(level) } else { padded(level) });
                 event.record(&mut LineFields { out: &mut line, is_json: false });
-                line.push_str(" pid=");
-                line.push_str(pid);
+                if !has_own_format(event) {
+                    line.push_str(" pid=");
+                    line.push_str(pid);
+                }
             }
             LineForm::Json => {
                 line.push_str(r#"{"timestamp":""#);
@@ -74,6 +80,11 @@ where
         line.push('\n');
         writer.write_str(&line)
     }
+}
+
+/// Whether the event is a record of a request in the text of `log.format`: a message and no fields.
+fn has_own_format(event: &Event<'_>) -> bool {
+    event.metadata().target() == RECORDS && event.fields().count() == 1
 }
 
 /// The level between two spaces, right-aligned.

@@ -96,7 +96,7 @@ impl FeedStatus {
     }
 
     fn take_sign(&self) {
-        self.sign_at.set(Some(Instant::now()));
+        self.sign_at.set(Some(now()));
     }
 
     /// Time since the last batch, live or replayed. Before the first batch: since events are
