@@ -22,8 +22,8 @@ const RECORDS: &str = "forebay_dataplane::story::access_record";
 /// Name of the field that may have several lines.
 const BACKTRACE: &str = "backtrace";
 
+/// Formatter of all events. Each line has the process: at an upgrade, two write to the same log.
 /// Text by `log.format` stays as the key defines it.
-/// Text of `log.format` is what the key says, and nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogLine {
     pub(super) form: LineForm,
