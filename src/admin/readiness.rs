@@ -144,8 +144,8 @@ fn missing_workers(
 ) -> Option<String> {
     let is_missing = |index, state| match state {
         WorkerState::Down => true,
-        WorkerState::Unknown | WorkerState::Draining { answers: false, .. } => has_failed(index),
-        WorkerState::Up | WorkerState::Draining { answers: true, .. } | WorkerState::Gone => false,
+        WorkerState::Unknown => has_failed(index),
+        WorkerState::Up | WorkerState::Draining { .. } | WorkerState::Gone => false,
     };
     let missing =
         fleet.present_workers().filter(|(index, worker)| is_missing(*index, worker.state));
@@ -315,18 +315,17 @@ mod tests {
         let board = LoadBoard::new();
         let all = fleet.workers.len();
         let name = fleet.workers[0].name.to_string();
-        for state in [WorkerState::Unknown, WorkerState::Draining { answers: false, moves: false }]
-        {
-            fleet.workers[0].state = state;
-            for has_failed in [false, true] {
-                let now = NanosSinceStart(1);
-                let failed = |_| has_failed;
-                let found = RouterReadiness::new(Vec::new(), None, &fleet, failed, &board, now);
-                let wanted = format!("1 of {all} workers not up: {name}");
-                let wanted: Vec<String> = has_failed.then_some(wanted).into_iter().collect();
-                assert_eq!(found.concerns, wanted, "{state:?}");
-            }
-        }
+        let concerns = |fleet: &FleetSnapshot, has_failed| {
+            let failed = |_| has_failed;
+            RouterReadiness::new(Vec::new(), None, fleet, failed, &board, NanosSinceStart(1))
+                .concerns
+        };
+        fleet.workers[0].state = WorkerState::Unknown;
+        assert_eq!(concerns(&fleet, false), Vec::<String>::new());
+        assert_eq!(concerns(&fleet, true), [format!("1 of {all} workers not up: {name}")]);
+        fleet.workers[0].state = WorkerState::Draining { answers: false, moves: false };
+        let stopped = "the operator drained it, and has stopped the engine";
+        assert_eq!(concerns(&fleet, true), Vec::<String>::new(), "{stopped}");
     }
 
     /// Ejected or asleep: a model with any other rank has capacity.

@@ -4,8 +4,9 @@ use crate::rig::pairs::{idle, legs, pair_config, ready};
 use crate::rig::stub::Stub;
 use crate::rig::stub_pages::Pages;
 use crate::rig::truth::get;
-use crate::rig::{ASK, Client, Gate, Worker, config, metric, post, router, until};
+use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, config, metric, post, router, until};
 use forebay::config::QueueMode;
+use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -46,6 +47,34 @@ fn a_stream_in_flight_finishes_and_everything_ends() {
     let reply = busy.reply();
     assert_eq!((reply.text(), reply.complete), ("abcd".into(), true));
     handle.join().unwrap();
+}
+
+/// 7: a request that lasts longer than the drain is cut, and the log has the number of these.
+#[test]
+fn what_a_drain_cuts_is_in_the_log() {
+    let never = Worker::start(|_, _| {
+        std::thread::sleep(Duration::from_secs(60));
+        false
+    });
+    for orders in [1, 2] {
+        let mut router = RouterProcess::configured(&format!(
+            "cores = [0]\n[timeouts]\ndrain = \"{}s\"\n[health]\nenabled = false\n\
+             [[worker]]\nurl = \"{}\"\n",
+            if orders == 1 { 1 } else { 60 },
+            never.url()
+        ));
+        let mut client = Client::connect(router.listen);
+        client.send(&post("/v1/completions", ASK));
+        never.next();
+        router.signal(Signal::TERM);
+        if orders == 2 {
+            until("it drains", || router.logged("draining: no new connections") == 1);
+            router.signal(Signal::TERM);
+        }
+        assert!(router.ended().success());
+        assert_eq!(router.logged("requests were cut: they lasted longer"), 1, "{}", router.log());
+        assert!(router.log().contains("requests=1 "), "{}", router.log());
+    }
 }
 
 /// What became of one request over a connection of its own.

@@ -40,13 +40,13 @@ impl Suspect {
 
 impl RankLoad {
     /// Counts a failure that this rank shares with another rank. Returns how many such failures in
-    /// a row came before. The count stays at its largest value: from 0 on again, the other rank
-    /// would look worse.
+    /// a row came before. The count stays at its two largest values: from 0 on again, the other
+    /// rank would look worse. Odd and even alternate, and with them the suspect of equal ranks.
     fn doubted(&self) -> u32 {
         let mut before = 0;
         self.change_history(|word| {
             before = word;
-            word.checked_add(ONE_DOUBT).unwrap_or(word)
+            word.checked_add(ONE_DOUBT).unwrap_or(word.wrapping_sub(ONE_DOUBT))
         });
         before >> DOUBTS_BIT
     }
@@ -122,5 +122,21 @@ mod tests {
         }
         assert_eq!(board.doubt(ill, well), Some(Suspect { rank: ill, is_shown: true }));
         assert_eq!(board.rank(ill).unwrap().failures(), 0, "the other counts of the word");
+    }
+
+    /// Ranks that fail together for days are suspected by turns to the end, else one of them gets
+    /// no request that could show its health.
+    #[test]
+    fn turns_go_on_at_the_end_of_the_count() {
+        let board = LoadBoard::new();
+        let [first, second] = [RankIndex(0), RankIndex(1)];
+        let mut suspects = [0_u32; 2];
+        for _ in 0..20_000 {
+            if let Some(Suspect { rank, is_shown }) = board.doubt(first, second) {
+                assert!(!is_shown, "both fail alike");
+                suspects[usize::from(rank == second)] += 1;
+            }
+        }
+        assert!(suspects[0].abs_diff(suspects[1]) <= 2, "{suspects:?}");
     }
 }

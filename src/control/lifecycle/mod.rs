@@ -36,7 +36,7 @@ use forebay_config::{Config, Reloader};
 use forebay_tls::Acceptor;
 use std::fs::File;
 use std::sync::Arc;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Life of the process, from the takeover to the end of its shards.
 pub(super) struct Lifecycle {
@@ -200,6 +200,8 @@ impl Lifecycle {
     pub(super) fn start_drain(&mut self, env: &Environment) {
         let now = env.clock.now();
         let drain = if let Some(drain) = self.drain {
+            let mut drain = drain;
+            drain.observe(env.board.in_flight().get(), now);
             info!("cutting what is left");
             drain.cut(now)
         } else {
@@ -251,19 +253,31 @@ impl Lifecycle {
     fn command_drain(&mut self, env: &Environment) -> bool {
         let phases = env.ports.phases();
         let all_ended = ended_count(&phases) == phases.len();
-        let Some(drain) = self.drain else { return all_ended };
+        let Some(drain) = &mut self.drain else { return all_ended };
         let now = env.clock.now();
+        drain.observe(env.board.in_flight().get(), now);
         env.ports.command(drain.command(now));
         let late = drain.is_given_up(now);
         if late && !all_ended {
             self.fault.get_or_insert(ControlError::ShardsLate);
         }
-        all_ended || late
+        let ends = all_ended || late;
+        if ends {
+            warn_of_cut(drain.cut_requests(now));
+        }
+        ends
     }
 
     fn drain_by(&mut self, env: &Environment, drain: Drain) {
         env.ports.command(drain.command(env.clock.now()));
         self.drain = Some(drain);
+    }
+}
+
+fn warn_of_cut(requests: u32) {
+    if requests > 0 {
+        let help = "raise `timeouts.drain` above the longest answer";
+        warn!(requests, help, "requests were cut: they lasted longer than the drain");
     }
 }
 

@@ -50,6 +50,8 @@ impl Observer for RequestCounters {
                 TenantResult::Failed
             }
             _ if event.outcome().0 >= FAULTS_FROM => TenantResult::Failed,
+            // The engine refused what the router asked before the request itself.
+            Some(Stop::Engine(_)) => TenantResult::Answered,
             Some(stop) if is_invalid(stop) => TenantResult::Invalid,
             Some(_) => TenantResult::Refused,
             _ => TenantResult::Answered,
