@@ -130,6 +130,19 @@ fn a_start_with_a_faulty_file_knows_no_worker() {
     assert_eq!(metric(router.admin, "forebay_source_failing{"), 0.0);
 }
 
+/// M1: the first fleet waited for a good reading of each source, as long as for a silent worker.
+#[test]
+fn a_source_that_fails_at_once_does_not_delay_the_start() {
+    let worker = Worker::json("{}");
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\nhealth.enabled = false\nhealth.timeout = \"90s\"\n\
+         [discovery]\nfile = \"/no/such/file.toml\"\n{}",
+        table(&worker)
+    ));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    assert_eq!(served_by(&router), worker.address.to_string());
+}
+
 #[test]
 fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     let worker = Worker::json("{}");

@@ -45,7 +45,7 @@ pub(super) struct WorkerList {
 pub(super) struct WorkerLists {
     /// Workers of each source.
     brought: BTreeMap<String, Vec<WorkerConfig>>,
-    /// Sources without a list since the start.
+    /// Sources without a reading since the start.
     awaited: Vec<String>,
     reading: JoinSet<()>,
     /// The configured sources with their faults.
@@ -109,7 +109,7 @@ impl WorkerLists {
         gone.into_iter().flat_map(|source| self.news(&nothing(source), |_| false).left).collect()
     }
 
-    /// Has a source of the start sent no list yet?
+    /// Has a source of the start sent no reading yet?
     pub(super) const fn are_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }
@@ -138,7 +138,6 @@ impl WorkerLists {
         listed: &WorkerList,
         serves: impl Fn(&WorkerConfig) -> bool,
     ) -> SourceNews {
-        self.awaited.retain(|source| *source != listed.source);
         let had = self.brought.entry(listed.source.clone()).or_default();
         if *had == listed.workers {
             return SourceNews::default();
@@ -182,6 +181,8 @@ impl WorkerLists {
         let SourceReading { source, workers } = reading;
         let is_known = self.brought.contains_key(&source);
         let configured = self.configured.iter_mut().find(|known| known.name == source)?;
+        // The first fleet waits for no second reading of a source that fails.
+        self.awaited.retain(|awaited| *awaited != source);
         match workers {
             Ok(workers) => {
                 if configured.error.take().is_some() {
@@ -351,6 +352,25 @@ mod tests {
         assert!(lists.list(reading("http://gone:1", Err("late"))).is_none());
         assert!(lists.list(reading("http://a:1", Ok(Vec::new()))).is_some());
         assert_eq!(fault(&lists, "http://a:1"), Some(None));
+    }
+
+    /// The first fleet waits for a reading of each source, whatever the reading is.
+    #[test]
+    fn a_source_that_fails_at_once_delays_no_start() {
+        for workers in [Ok(Vec::new()), Err("unknown host".to_owned())] {
+            let mut lists = WorkerLists::default();
+            let mut config = Config::default();
+            config.discovery.dns = ["http://a:1", "http://b:1"].map(str::to_owned).to_vec();
+            lists.look(&config);
+            lists.awaited = names(&config.discovery).collect();
+            for (name, is_awaited) in [("http://gone:1", true), ("http://a:1", true)] {
+                let _ =
+                    lists.list(SourceReading { source: name.to_owned(), workers: workers.clone() });
+                assert_eq!(lists.are_awaited(), is_awaited, "{name}");
+            }
+            let _ = lists.list(SourceReading { source: "http://b:1".to_owned(), workers });
+            assert!(!lists.are_awaited());
+        }
     }
 
     #[test]
