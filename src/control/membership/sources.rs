@@ -9,7 +9,7 @@ use forebay_config::{
     Config, DiscoveryConfig, Finding, Severity, WorkerConfig, WorkerUrl, read_worker_file,
 };
 use forebay_discovery::{NamedWorkers, workers_of_name};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(super) struct WorkerList {
 #[derive(Debug, Default)]
 pub(super) struct WorkerLists {
     /// Workers of each source.
+    /// Configured sources without any reading.
+    unread: BTreeSet<String>,
     brought: BTreeMap<String, Vec<WorkerConfig>>,
     /// Sources without a reading since the start.
     awaited: Vec<String>,
@@ -87,6 +89,9 @@ impl WorkerLists {
         let before = std::mem::take(&mut self.configured);
         let source = |name: String| {
             let known = before.iter().find(|source| source.name == name);
+        let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
+        self.unread.retain(|name| names(discovery).any(|kept| kept == *name));
+        self.unread.extend(names(discovery).filter(is_new));
             known.cloned().unwrap_or(WorkerSource { name, error: None })
         };
         self.configured = names(discovery).map(source).collect();
@@ -111,6 +116,11 @@ impl WorkerLists {
 
     /// Has a source of the start sent no reading yet?
     pub(super) const fn are_awaited(&self) -> bool {
+    /// Is a source unread, or has a source a fault? Then workers may be missing.
+    pub(super) fn are_incomplete(&self) -> bool {
+        !self.unread.is_empty() || self.configured.iter().any(|source| source.error.is_some())
+    }
+
         !self.awaited.is_empty()
     }
 
@@ -180,6 +190,7 @@ impl WorkerLists {
     pub(super) fn list(&mut self, reading: SourceReading) -> Option<WorkerList> {
         let SourceReading { source, workers } = reading;
         let is_known = self.brought.contains_key(&source);
+        self.unread.remove(&source);
         let configured = self.configured.iter_mut().find(|known| known.name == source)?;
         // The first fleet waits for no second reading of a source that fails.
         self.awaited.retain(|awaited| *awaited != source);
@@ -332,6 +343,7 @@ mod tests {
             workers: workers.map_err(str::to_owned),
         };
         let configured = |names: &[&str]| {
+        assert!(lists.are_incomplete());
             let mut config = Config::default();
             config.discovery.dns = names.iter().map(|name| (*name).to_owned()).collect();
             config
@@ -340,8 +352,14 @@ mod tests {
             let source = lists.configured().iter().find(|source| source.name == name);
             source.map(|source| source.error.clone())
         };
+        assert!(lists.are_incomplete());
         lists.look(&configured(&["http://a:1", "http://gone:1"]));
         assert_eq!(fault(&lists, "http://a:1"), Some(None), "not read yet");
+        assert!(!lists.are_incomplete());
+        lists.look(&configured(&["http://a:1", "http://b:1"]));
+        assert!(lists.are_incomplete(), "a reload has added a source");
+        lists.look(&configured(&["http://a:1"]));
+        assert!(!lists.are_incomplete());
         for name in ["http://a:1", "http://gone:1"] {
             assert!(lists.list(reading(name, Err("unknown host"))).is_none());
         }
