@@ -94,7 +94,7 @@ fn a_name_is_not_blamed_while_a_source_may_bring_its_model() {
     let write = |text: &str| std::fs::write(&file, text).unwrap();
     write(&format!("{silent}{other}"));
     let router = RouterProcess::configured(&format!(
-        "[discovery]\ninterval = \"100ms\"\nfile = {file:?}\n[health]\npath = \"/v1/models\"\n\
+        "[discovery]\ninterval = \"100ms\"\nfile = {file:?}\n[health]\ninterval = \"100ms\"\n\
          [[worker]]\nurl = \"{}\"\nmodels = [\"base\"]\n\
          [[model]]\nname = \"chat\"\nto = \"late\"\n",
         fleet.base.url()

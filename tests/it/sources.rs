@@ -130,6 +130,25 @@ fn a_start_with_a_faulty_file_knows_no_worker() {
     assert_eq!(metric(router.admin, "forebay_source_failing{"), 0.0);
 }
 
+/// M2: `/readyz` needs no token, so a fault has no folder there. `/workers` has the full text.
+#[test]
+fn no_folder_of_the_machine_is_shown_without_a_token() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let secret = "/etc/secret/folder/key";
+    std::fs::write(&file, format!("{}api_key_file = \"{secret}\"\n", table(&worker))).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), &table(&worker));
+    until("that is said", || router.logged("nothing learnt of workers") == 1);
+    let readiness = get(router.admin, "/readyz").text();
+    let brief = "`discovery.file` workers.toml fails: workers.toml:4:16: `api_key_file` is faulty";
+    assert!(readiness.contains(brief), "{readiness}");
+    let place = folder.path().display().to_string();
+    assert!(!readiness.contains("secret") && !readiness.contains(&place), "{readiness}");
+    let listed = workers(&router);
+    assert!(listed.contains(secret) && listed.contains(&place), "{listed}");
+}
+
 /// M1: the first fleet waited for a good reading of each source, as long as for a silent worker.
 #[test]
 fn a_source_that_fails_at_once_does_not_delay_the_start() {

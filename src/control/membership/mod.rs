@@ -12,6 +12,7 @@ mod operator_state;
 mod orders;
 mod probes;
 mod signs;
+mod source_faults;
 mod sources;
 mod start_wait;
 mod workers_state;

@@ -3,11 +3,10 @@
 //! tasks below only read.
 
 use super::super::fleet::PlaceError;
-use forebay_admin::WorkerSource;
+use super::source_faults;
+use forebay_admin::{SourceFault, WorkerSource};
 use forebay_base::limits::SRV_TTL_MAX;
-use forebay_config::{
-    Config, DiscoveryConfig, Finding, Severity, WorkerConfig, WorkerUrl, read_worker_file,
-};
+use forebay_config::{Config, DiscoveryConfig, WorkerConfig, WorkerUrl, read_worker_file};
 use forebay_discovery::{NamedWorkers, workers_of_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,15 +20,13 @@ use tracing::{info, warn};
 
 /// Readings under way; the sources wait for a place.
 const READINGS_MAX: usize = 4;
-/// What to do about a name that brings no workers.
-const NAME_HELP: &str = "look the name up by hand; correct `discovery.dns` or the record";
 
 /// A source as it was read just now: its workers, or why it cannot be read.
 #[derive(Debug)]
 pub(crate) struct SourceReading {
     /// File or URL, as configured.
     pub(super) source: String,
-    pub(super) workers: Result<Vec<WorkerConfig>, String>,
+    pub(super) workers: Result<Vec<WorkerConfig>, SourceFault>,
 }
 
 /// Current list of a source.
@@ -44,11 +41,11 @@ pub(super) struct WorkerList {
 #[derive(Debug, Default)]
 pub(super) struct WorkerLists {
     /// Workers of each source.
-    /// Configured sources without any reading.
-    unread: BTreeSet<String>,
     brought: BTreeMap<String, Vec<WorkerConfig>>,
     /// Sources without a reading since the start.
     awaited: Vec<String>,
+    /// Configured sources without any reading.
+    unread: BTreeSet<String>,
     reading: JoinSet<()>,
     /// The configured sources with their faults.
     configured: Vec<WorkerSource>,
@@ -89,12 +86,12 @@ impl WorkerLists {
         let before = std::mem::take(&mut self.configured);
         let source = |name: String| {
             let known = before.iter().find(|source| source.name == name);
-        let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
-        self.unread.retain(|name| names(discovery).any(|kept| kept == *name));
-        self.unread.extend(names(discovery).filter(is_new));
             known.cloned().unwrap_or(WorkerSource { name, error: None })
         };
         self.configured = names(discovery).map(source).collect();
+        let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
+        self.unread.retain(|name| names(discovery).any(|kept| kept == *name));
+        self.unread.extend(names(discovery).filter(is_new));
         self.awaited.clear();
         let Some(readings) = self.readings.clone() else { return Vec::new() };
         let every = discovery.interval;
@@ -116,12 +113,12 @@ impl WorkerLists {
 
     /// Has a source of the start sent no reading yet?
     pub(super) const fn are_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+
     /// Is a source unread, or has a source a fault? Then workers may be missing.
     pub(super) fn are_incomplete(&self) -> bool {
         !self.unread.is_empty() || self.configured.iter().any(|source| source.error.is_some())
-    }
-
-        !self.awaited.is_empty()
     }
 
     /// The worker joins once the leaving worker is gone.
@@ -190,10 +187,10 @@ impl WorkerLists {
     pub(super) fn list(&mut self, reading: SourceReading) -> Option<WorkerList> {
         let SourceReading { source, workers } = reading;
         let is_known = self.brought.contains_key(&source);
-        self.unread.remove(&source);
         let configured = self.configured.iter_mut().find(|known| known.name == source)?;
         // The first fleet waits for no second reading of a source that fails.
         self.awaited.retain(|awaited| *awaited != source);
+        self.unread.remove(&source);
         match workers {
             Ok(workers) => {
                 if configured.error.take().is_some() {
@@ -205,6 +202,7 @@ impl WorkerLists {
                 if configured.error.as_ref() != Some(&error) {
                     let known =
                         if is_known { "those that are known stay" } else { "none is known" };
+                    let error = &error.full;
                     warn!(source, error, "nothing learnt of workers: {known}");
                 }
                 configured.error = Some(error);
@@ -263,7 +261,7 @@ async fn follow_file(file: WorkersFile, every: Duration, readings: mpsc::Sender<
     loop {
         let file = file.clone();
         let read = tokio::task::spawn_blocking(move || file.read()).await;
-        let workers = read.unwrap_or_else(|_| Err("it could not be read".to_owned()));
+        let workers = read.unwrap_or_else(|_| Err(source_faults::of_thread()));
         // A partly written file may parse too: content that was read twice is whole.
         let is_whole = match &workers {
             Ok(workers) => last.replace(workers.clone()).is_none_or(|last| last == *workers),
@@ -277,19 +275,11 @@ async fn follow_file(file: WorkersFile, every: Duration, readings: mpsc::Sender<
 }
 
 impl WorkersFile {
-    fn read(&self) -> Result<Vec<WorkerConfig>, String> {
+    fn read(&self) -> Result<Vec<WorkerConfig>, SourceFault> {
         let usable = read_worker_file(&self.path, &self.router).usable();
-        usable.map(|config| config.workers).map_err(|findings| first_error(&findings))
-    }
-}
-
-/// The first error of a file, and the number of further errors. `forebay check` has all.
-fn first_error(findings: &[Finding]) -> String {
-    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-    let first = errors.next().map(Finding::in_words).unwrap_or_default();
-    match errors.count() {
-        0 => first,
-        more => format!("{first} ({more} more: `forebay check` has all)"),
+        usable
+            .map(|config| config.workers)
+            .map_err(|found| source_faults::of_file(&self.path, &found))
     }
 }
 
@@ -308,7 +298,7 @@ async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
         let found = workers_of_name(name, server).await;
         let wait = found.as_ref().map_or(*every, |found| found.ttl.min(SRV_TTL_MAX).max(*every));
         let workers = found.map(|NamedWorkers { workers, .. }| workers);
-        let workers = workers.map_err(|fault| format!("{fault}. help: {NAME_HELP}"));
+        let workers = workers.map_err(|fault| source_faults::of_name(&fault));
         let _ = readings.send(SourceReading { source: url.clone(), workers }).await;
         sleep(wait).await;
     }
@@ -340,26 +330,20 @@ mod tests {
         let mut lists = WorkerLists::default();
         let reading = |source: &str, workers: Result<Vec<WorkerConfig>, &str>| SourceReading {
             source: source.to_owned(),
-            workers: workers.map_err(str::to_owned),
+            workers: workers.map_err(SourceFault::of),
         };
         let configured = |names: &[&str]| {
-        assert!(lists.are_incomplete());
             let mut config = Config::default();
             config.discovery.dns = names.iter().map(|name| (*name).to_owned()).collect();
             config
         };
         let fault = |lists: &WorkerLists, name: &str| {
             let source = lists.configured().iter().find(|source| source.name == name);
-            source.map(|source| source.error.clone())
+            source.map(|source| source.error.as_ref().map(|fault| fault.full.clone()))
         };
-        assert!(lists.are_incomplete());
         lists.look(&configured(&["http://a:1", "http://gone:1"]));
         assert_eq!(fault(&lists, "http://a:1"), Some(None), "not read yet");
-        assert!(!lists.are_incomplete());
-        lists.look(&configured(&["http://a:1", "http://b:1"]));
-        assert!(lists.are_incomplete(), "a reload has added a source");
-        lists.look(&configured(&["http://a:1"]));
-        assert!(!lists.are_incomplete());
+        assert!(lists.are_incomplete());
         for name in ["http://a:1", "http://gone:1"] {
             assert!(lists.list(reading(name, Err("unknown host"))).is_none());
         }
@@ -368,14 +352,20 @@ mod tests {
         assert_eq!(fault(&lists, "http://gone:1"), None);
         assert!(lists.list(reading("http://gone:1", Ok(Vec::new()))).is_none(), "a late reading");
         assert!(lists.list(reading("http://gone:1", Err("late"))).is_none());
+        assert!(lists.are_incomplete());
         assert!(lists.list(reading("http://a:1", Ok(Vec::new()))).is_some());
         assert_eq!(fault(&lists, "http://a:1"), Some(None));
+        assert!(!lists.are_incomplete());
+        lists.look(&configured(&["http://a:1", "http://b:1"]));
+        assert!(lists.are_incomplete(), "a reload has added a source");
+        lists.look(&configured(&["http://a:1"]));
+        assert!(!lists.are_incomplete());
     }
 
     /// The first fleet waits for a reading of each source, whatever the reading is.
     #[test]
     fn a_source_that_fails_at_once_delays_no_start() {
-        for workers in [Ok(Vec::new()), Err("unknown host".to_owned())] {
+        for workers in [Ok(Vec::new()), Err(SourceFault::of("unknown host"))] {
             let mut lists = WorkerLists::default();
             let mut config = Config::default();
             config.discovery.dns = ["http://a:1", "http://b:1"].map(str::to_owned).to_vec();
@@ -396,16 +386,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.toml");
         let file = WorkersFile { path: path.clone(), router: Arc::default() };
-        let missing = file.read().unwrap_err();
+        let missing = file.read().unwrap_err().full;
         assert!(missing.contains("w.toml cannot be read: No such file"), "{missing}");
         assert!(!missing.contains("configuration: "), "{missing}");
         std::fs::write(&path, "[[worker]]\nurll = \"http://a:1\"\nzzz = 1\n").unwrap();
-        let unknown = file.read().unwrap_err();
+        let unknown = file.read().unwrap_err().full;
         let wanted = format!("{}:2:1: unknown key `worker.urll`. help: ", path.display());
         assert!(unknown.starts_with(&wanted), "{unknown}");
         assert!(unknown.ends_with(" (1 more: `forebay check` has all)"), "{unknown}");
         std::fs::write(&path, "# none\n").unwrap();
-        let empty = file.read().unwrap_err();
+        let empty = file.read().unwrap_err().full;
         assert!(empty.contains("w.toml lists no worker. help: "), "{empty}");
         assert!(!empty.contains("--worker"), "{empty}");
     }
