@@ -35,6 +35,8 @@ pub struct WorkerSource {
     pub name: String,
     /// Why the source cannot be read, and what to do; `None`: it was read, or is not read yet.
     pub error: Option<SourceFault>,
+    /// Workers of the last list that got no place.
+    pub refused: Option<SourceFault>,
 }
 
 /// A fault of a source of workers, and what to do.
@@ -55,11 +57,17 @@ impl SourceFault {
 }
 
 impl WorkerSource {
+    /// The fault of the last reading, else of the workers in the last list.
+    #[must_use]
+    pub fn fault(&self) -> Option<&SourceFault> {
+        self.error.as_ref().or(self.refused.as_ref())
+    }
+
     /// The fault for operators and probes, without folders.
     #[must_use]
     pub fn concern(&self) -> Option<String> {
-        let Self { name, error } = self;
-        let fault = &error.as_ref()?.brief;
+        let name = &self.name;
+        let fault = &self.fault()?.brief;
         if name.contains("://") {
             return Some(format!("`discovery.dns` {name} fails: {fault}"));
         }
@@ -228,7 +236,7 @@ mod tests {
         let source = |name: &str, error: Option<&str>| {
             let fault =
                 |brief: &str| SourceFault { full: format!("/etc/{brief}"), brief: brief.into() };
-            WorkerSource { name: name.to_owned(), error: error.map(fault) }.concern()
+            WorkerSource { name: name.to_owned(), error: error.map(fault), refused: None }.concern()
         };
         assert_eq!(source("/etc/w.toml", None), None);
         let faulty = source("/etc/w.toml", Some("w.toml:2:1: unknown key `a`"));

@@ -130,6 +130,31 @@ fn a_start_with_a_faulty_file_knows_no_worker() {
     assert_eq!(metric(router.admin, "forebay_source_failing{"), 0.0);
 }
 
+/// M1: a worker of the file with the name of a configured worker is a fault until it has a name of
+/// its own. The other workers of the file join.
+#[test]
+fn a_worker_without_a_place_is_a_fault_of_its_source() {
+    let [first, second, third] = [(); 3].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let named = |worker: &Worker, name: &str| format!("{}name = \"{name}\"\n", table(worker));
+    std::fs::write(&file, named(&second, "w") + &table(&third)).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), &named(&first, "w"));
+    let is_failing = || metric(router.admin, "forebay_source_failing{");
+    until("it is a fault", || is_failing() > 0.5);
+    let concern = "`discovery.file` workers.toml fails: 1 of its workers not added: a worker of \
+                   that name is there";
+    until("it is a concern", || get(router.admin, "/readyz").text().contains(concern));
+    let listed = workers(&router);
+    assert!(listed.contains(&format!("not added: {}: ", second.url())), "{listed}");
+    assert!(listed.contains(&third.address.to_string()), "{listed}");
+    assert_eq!(router.logged("workers not added"), 1);
+    replace(&file, &(named(&second, "v") + &table(&third)));
+    until("it has joined", || workers(&router).contains("\"name\":\"v\""));
+    until("the fault is over", || is_failing() < 0.5);
+    assert_eq!(router.logged("all workers of the source are added"), 1);
+}
+
 /// M2: `/readyz` needs no token, so a fault has no folder there. `/workers` has the full text.
 #[test]
 fn no_folder_of_the_machine_is_shown_without_a_token() {

@@ -18,7 +18,7 @@ pub fn list(sources: &WorkerSources<'_>) -> Value {
     let shown = |(index, worker)| shown(index, worker, sources);
     let workers: Vec<Value> = fleet.present_workers().map(shown).collect();
     let source = |source: &WorkerSource| {
-        let error = source.error.as_ref().map(|fault| &fault.full);
+        let error = source.fault().map(|fault| &fault.full);
         json!({ "name": source.name, "error": error })
     };
     let of: Vec<Value> = sources.fleet.sources.iter().map(source).collect();

@@ -170,6 +170,7 @@ mod tests {
         let source = |name: &str, error: Option<&str>| WorkerSource {
             name: name.to_owned(),
             error: error.map(SourceFault::of),
+            refused: None,
         };
         let sources = [source("/etc/w.toml", Some("no TOML")), source("http://gpu:80", None)];
         let text = scraped_with(&two_pools(), &Arc::new(LoadBoard::new()), &sources);

@@ -71,7 +71,9 @@ impl Membership {
                 Err(reason) => refused.push((worker.url, reason)),
             }
         }
-        self.sources.log_refused(&listed.source, &refused);
+        self.sources.take_refused(&listed.source, &refused);
+        let is_news = was_incomplete != self.sources.are_incomplete();
+        change = change.and(FleetChange::published_if(is_news));
         for worker in &changed {
             self.change_settings(env, worker, &listed.source);
         }

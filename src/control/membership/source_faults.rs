@@ -1,6 +1,7 @@
 //! Faults of sources of workers, in two texts: the full text, and a text for callers without a
 //! token, which names no folder of the machine.
 
+use super::super::fleet::PlaceError;
 use forebay_admin::SourceFault;
 use forebay_config::{Finding, Origin, Severity};
 use std::path::Path;
@@ -33,6 +34,16 @@ pub(super) fn of_name(fault: &str) -> SourceFault {
 /// A file that no thread could read.
 pub(super) fn of_thread() -> SourceFault {
     SourceFault::of("it could not be read")
+}
+
+/// Workers of a list that got no place, by their URLs; `None`: all have a place.
+pub(super) fn of_refused(refused: &[(String, PlaceError)]) -> Option<SourceFault> {
+    let (url, reason) = refused.first()?;
+    let count = refused.len();
+    let reason = reason.to_string();
+    let brief = if names_folder(&reason) { FULL_TEXT } else { &reason };
+    let full = format!("{count} of its workers not added: {url}: {reason}");
+    Some(SourceFault { full, brief: format!("{count} of its workers not added: {brief}") })
 }
 
 /// A finding with its place and advice. A text with another file is replaced by the key alone.
@@ -111,6 +122,8 @@ mod tests {
         let found = read_worker_file(&path, &Config::default()).usable().unwrap_err();
         let missing = of_file(&path, &found).brief;
         assert!(missing.starts_with("w.toml cannot be read: No such file"), "{missing}");
+        let refused = of_refused(&[("http://a:1".to_owned(), PlaceError::Name)]).unwrap();
+        assert!(refused.brief.contains("of that name is there"), "{refused:?}");
         let name = of_name("cannot read /etc/resolv.conf");
         assert!(name.full.contains("/etc") && !name.brief.contains("/etc"), "{name:?}");
     }

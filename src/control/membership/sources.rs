@@ -52,8 +52,6 @@ pub(super) struct WorkerLists {
     readings: Option<mpsc::Sender<SourceReading>>,
     /// URLs of the configuration that wait for a leaving worker's name or address.
     held_back: Vec<String>,
-    /// Last logged refusal of each source's workers.
-    refused: BTreeMap<String, String>,
 }
 
 /// Work after a new list.
@@ -86,7 +84,7 @@ impl WorkerLists {
         let before = std::mem::take(&mut self.configured);
         let source = |name: String| {
             let known = before.iter().find(|source| source.name == name);
-            known.cloned().unwrap_or(WorkerSource { name, error: None })
+            known.cloned().unwrap_or(WorkerSource { name, error: None, refused: None })
         };
         self.configured = names(discovery).map(source).collect();
         let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
@@ -118,7 +116,7 @@ impl WorkerLists {
 
     /// Is a source unread, or has a source a fault? Then workers may be missing.
     pub(super) fn are_incomplete(&self) -> bool {
-        !self.unread.is_empty() || self.configured.iter().any(|source| source.error.is_some())
+        !self.unread.is_empty() || self.configured.iter().any(|source| source.fault().is_some())
     }
 
     /// The worker joins once the leaving worker is gone.
@@ -211,20 +209,19 @@ impl WorkerLists {
         }
     }
 
-    /// Logs workers of a list that could not join: each refusal once.
-    pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
-        let Some((url, reason)) = refused.first() else {
-            if self.refused.remove(source).is_some() {
-                info!(source, "all workers of the source are added");
+    /// Workers of a list that could not join are a fault of the source until all have joined. Each
+    /// refusal is logged once.
+    pub(super) fn take_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
+        let fault = source_faults::of_refused(refused);
+        let known = self.configured.iter_mut().find(|known| known.name == source);
+        let Some(known) = known.filter(|known| known.refused != fault) else { return };
+        match &fault {
+            Some(SourceFault { full: fault, .. }) => {
+                warn!(source, fault, "workers not added: tried again with each list");
             }
-            return;
-        };
-        let first = format!("{url}: {reason}");
-        if self.refused.get(source) != Some(&first) {
-            let count = refused.len();
-            warn!(source, count, first, "workers not added: tried again with each list");
-            self.refused.insert(source.to_owned(), first);
+            None => info!(source, "all workers of the source are added"),
         }
+        known.refused = fault;
     }
 
     /// The configured sources with their faults.
@@ -379,6 +376,29 @@ mod tests {
             let _ = lists.list(SourceReading { source: "http://b:1".to_owned(), workers });
             assert!(!lists.are_awaited());
         }
+    }
+
+    /// M1: a worker without a place is a fault of its source, with an end.
+    #[test]
+    fn a_worker_without_a_place_is_a_fault_until_it_has_one() {
+        let mut lists = WorkerLists::default();
+        let mut config = Config::default();
+        config.discovery.dns = vec!["http://a:1".to_owned()];
+        lists.look(&config);
+        lists.unread.clear();
+        let fault = |lists: &WorkerLists| lists.configured()[0].fault().cloned();
+        lists.take_refused("http://a:1", &[("http://b:1".to_owned(), PlaceError::Name)]);
+        let refused = fault(&lists).unwrap();
+        assert!(
+            refused.full.starts_with("1 of its workers not added: http://b:1: "),
+            "{refused:?}"
+        );
+        assert!(lists.are_incomplete());
+        lists.look(&config);
+        assert_eq!(fault(&lists), Some(refused), "a reload ends no fault");
+        lists.take_refused("http://a:1", &[]);
+        assert_eq!(fault(&lists), None);
+        assert!(!lists.are_incomplete());
     }
 
     #[test]
