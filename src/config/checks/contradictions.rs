@@ -224,6 +224,14 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_resolved_twice_has_a_warning() {
+        let of = |names: &str| findings(&format!("[discovery]\ndns = [{names}]\n"));
+        assert!(!of("\"http://a:1\", \"http://b:1\"").concat().contains("twice"));
+        let found = of("\"http://a:1\", \"http://b:1\", \"http://a:1\"").concat();
+        assert!(found.contains("`discovery.dns` lists \"http://a:1\" twice"), "{found}");
+    }
+
+    #[test]
     fn a_literal_address_of_discovery_may_be_the_router() {
         for (url, count) in [("http://localhost:8000", 1), ("http://localhost:8001", 0)] {
             let listen = "listen = \"127.0.0.1:8000\"";

@@ -97,7 +97,7 @@ impl WorkerLists {
             let file = WorkersFile { path: path.clone(), router: Arc::new(config.clone()) };
             self.reading.spawn_local(follow_file(file, every, readings.clone()));
         }
-        for url in &discovery.dns {
+        for url in resolved_names(discovery) {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
             let source = NamedSource { url: url.clone(), name, every, readings: readings.clone() };
             self.reading.spawn_local(follow_name(source, discovery.name_server_address()));
@@ -240,9 +240,16 @@ impl WorkerLists {
     }
 }
 
+/// Names of the sources, each once.
 fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
     let file = config.file.iter().map(|path| path.display().to_string());
-    file.chain(config.dns.iter().cloned())
+    file.chain(resolved_names(config).cloned())
+}
+
+/// Names of `discovery.dns`. A name that is configured twice is a single source.
+fn resolved_names(config: &DiscoveryConfig) -> impl Iterator<Item = &String> {
+    let mut seen = BTreeSet::new();
+    config.dns.iter().filter(move |name| seen.insert(*name))
 }
 
 /// A file of workers, and the configuration of their router.
@@ -376,6 +383,18 @@ mod tests {
             let _ = lists.list(SourceReading { source: "http://b:1".to_owned(), workers });
             assert!(!lists.are_awaited());
         }
+    }
+
+    /// M2: two samples of a metric with the same labels are invalid.
+    #[test]
+    fn a_name_that_is_configured_twice_is_one_source() {
+        let mut config = Config::default();
+        config.discovery.dns =
+            ["http://a:1", "http://b:1", "http://a:1"].map(str::to_owned).to_vec();
+        let mut lists = WorkerLists::default();
+        lists.look(&config);
+        let names = lists.configured().iter().map(|source| &*source.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["http://a:1", "http://b:1"]);
     }
 
     /// M1: a worker without a place is a fault of its source, with an end.
