@@ -203,14 +203,15 @@ fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     assert_eq!(metric(router.admin, "forebay_source_failing{source=\"http://no-such"), 1.0);
     let concern = "`discovery.dns` http://no-such-name.invalid:1 fails: ";
     assert!(get(router.admin, "/readyz").text().contains(concern));
-    // A reload takes the name, and its worker with it.
+    // A reload takes the names, and the worker with them.
     let url = worker.url();
     router.edit(|text| {
-        text.replace(&format!("\"http://127.0.0.1:{port}\", "), "")
+        text.replace(&format!("\"http://127.0.0.1:{port}\", \"http://no-such-name.invalid:1\""), "")
             + "[[worker]]\nurl = \"http://127.0.0.1:9\"\nmodels = [\"m\"]\n"
     });
     router.signal(rustix::process::Signal::HUP);
     until("it is gone", || !workers(&router).contains(&url));
+    assert_eq!(router.logged("the fault ends: no source of workers any more"), 1);
 }
 
 #[test]

@@ -87,6 +87,13 @@ impl WorkerLists {
             known.cloned().unwrap_or(WorkerSource { name, error: None, refused: None })
         };
         self.configured = names(discovery).map(source).collect();
+        let is_removed =
+            |source: &&WorkerSource| !self.configured.iter().any(|kept| kept.name == source.name);
+        for WorkerSource { name, .. } in
+            before.iter().filter(is_removed).filter(|source| source.fault().is_some())
+        {
+            info!(source = name, "the fault ends: no source of workers any more");
+        }
         let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
         self.unread.retain(|name| names(discovery).any(|kept| kept == *name));
         self.unread.extend(names(discovery).filter(is_new));
