@@ -50,5 +50,5 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SpanFigures, WorkerSource, WorkerSources, WorkerTrouble,
+    SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources, WorkerTrouble,
 };

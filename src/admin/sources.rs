@@ -34,21 +34,45 @@ pub struct WorkerSource {
     /// Path or URL, as configured.
     pub name: String,
     /// Why the source cannot be read, and what to do; `None`: it was read, or is not read yet.
-    pub error: Option<String>,
+    pub error: Option<SourceFault>,
+    /// Workers of the last list that got no place.
+    pub refused: Option<SourceFault>,
+}
+
+/// A fault of a source of workers, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceFault {
+    /// For the log, and for callers with a token.
+    pub full: String,
+    /// For `/readyz`, which needs no token: names no folder.
+    pub brief: String,
+}
+
+impl SourceFault {
+    /// A fault whose text names no folder.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self { full: text.to_owned(), brief: text.to_owned() }
+    }
 }
 
 impl WorkerSource {
-    /// The fault for operators and probes. A file goes by its name without its folder, because
-    /// `/readyz` needs no token.
+    /// The fault of the last reading, else of the workers in the last list.
+    #[must_use]
+    pub fn fault(&self) -> Option<&SourceFault> {
+        self.error.as_ref().or(self.refused.as_ref())
+    }
+
+    /// The fault for operators and probes, without folders.
     #[must_use]
     pub fn concern(&self) -> Option<String> {
-        let Self { name, error } = self;
-        let error = error.as_ref()?;
+        let name = &self.name;
+        let fault = &self.fault()?.brief;
         if name.contains("://") {
-            return Some(format!("`discovery.dns` {name} fails: {error}"));
+            return Some(format!("`discovery.dns` {name} fails: {fault}"));
         }
         let file = Path::new(name).file_name().unwrap_or_default().display().to_string();
-        Some(format!("`discovery.file` {file} fails: {}", error.replace(name, &file)))
+        Some(format!("`discovery.file` {file} fails: {fault}"))
     }
 }
 
@@ -210,10 +234,12 @@ mod tests {
     #[test]
     fn a_concern_names_the_source_without_its_folder() {
         let source = |name: &str, error: Option<&str>| {
-            WorkerSource { name: name.to_owned(), error: error.map(str::to_owned) }.concern()
+            let fault =
+                |brief: &str| SourceFault { full: format!("/etc/{brief}"), brief: brief.into() };
+            WorkerSource { name: name.to_owned(), error: error.map(fault), refused: None }.concern()
         };
         assert_eq!(source("/etc/w.toml", None), None);
-        let faulty = source("/etc/w.toml", Some("/etc/w.toml:2:1: unknown key `a`"));
+        let faulty = source("/etc/w.toml", Some("w.toml:2:1: unknown key `a`"));
         assert_eq!(faulty.unwrap(), "`discovery.file` w.toml fails: w.toml:2:1: unknown key `a`");
         let name = source("http://gpu:80", Some("no address"));
         assert_eq!(name.unwrap(), "`discovery.dns` http://gpu:80 fails: no address");

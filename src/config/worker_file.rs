@@ -1,7 +1,7 @@
 //! A file of workers, which contains `[[worker]]` tables and nothing else.
 
 use super::checks::check::check;
-use super::checks::contradictions::check_loops;
+use super::checks::contradictions::check_against_router;
 use super::keys::finding::{Finding, Origin, Severity};
 use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
@@ -46,7 +46,7 @@ fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
         read.findings.extend((!has_mistakes).then_some(none));
     } else {
         let mut found = check(&config, &read.origins);
-        found.extend(check_loops(router, &config.workers, &read.origins));
+        found.extend(check_against_router(router, &config.workers, &read.origins));
         let is_consequence = |finding: &Finding| has_mistakes && finding.what.contains("no `url`");
         read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
     }
@@ -119,6 +119,30 @@ mod tests {
         let twice = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1/\"\n";
         assert!(read(twice, &Config::default()).unwrap_err().contains("twice"));
     }
+
+    /// M1: the worker finds no place, and the check has the reason before.
+    #[test]
+    fn a_name_of_a_worker_of_the_router_is_found_by_its_line() {
+        let worker = |url: &str, name: Option<&str>| WorkerConfig {
+            url: url.to_owned(),
+            name: name.map(str::to_owned),
+            ..WorkerConfig::default()
+        };
+        let workers = vec![worker("http://a:1", Some("x")), worker("http://b:1", None)];
+        let router = Config { workers, ..Config::default() };
+        let of = |url: &str, name: &str| {
+            let text = format!("[[worker]]\nurl = \"{url}\"\nname = \"{name}\"\n");
+            let found = workers_of("w.toml", &text, &router).findings;
+            found.iter().map(ToString::to_string).collect::<String>()
+        };
+        for name in ["x", "b:1"] {
+            let found = of("http://c:1", name);
+            assert!(found.starts_with("w.toml:3:8: warning: the name "), "{found}");
+        }
+        assert_eq!(of("http://c:1", "y"), "");
+        assert_eq!(of("http://a:1", "x"), "", "the same worker");
+    }
+
     #[test]
     fn a_worker_that_is_the_router_is_found_by_its_line() {
         let admin = AdminAddress::Tcp("127.0.0.1:7001".parse().unwrap());

@@ -8,6 +8,7 @@
 //! | is unlisted, and workers take any model | the ranks of [`ANY_MODEL`] |
 //! | is unlisted, and a worker of the file is not described yet | [`NoModel::NoneYet`] |
 //! | is unlisted, and no name is known | [`NoModel::NoneYet`] |
+//! | is unlisted, from `[[model]]`, and the fleet is incomplete | [`NoModel::NoneYet`] |
 //! | is unlisted | [`NoModel::Unknown`] |
 
 use forebay_base::ModelIndex;
@@ -47,7 +48,13 @@ pub fn model<'a>(
         return Ok(adapter);
     }
     if has_name && endpoint != Endpoint::Models {
-        return named(fleet, &request.model);
+        return named(fleet, &request.model).map_err(|none| match none {
+            // The operator has written the name: a worker to come may serve the model.
+            NoModel::Unknown if request.is_renamed() && fleet.serving.is_incomplete => {
+                NoModel::NoneYet
+            }
+            none => none,
+        });
     }
     let optional = matches!(
         endpoint,
@@ -75,11 +82,15 @@ pub(crate) fn named<'a>(
 
 /// Why no worker serves the name.
 fn unserved(fleet: &FleetSnapshot, name: &str) -> NoModel {
-    let is_known = fleet.model(name).is_some_and(|(_, model)| model.is_known());
-    if is_known || fleet.serving.awaits_models || !fleet.has_names() {
+    if is_known(fleet, name) || fleet.serving.awaits_models || !fleet.has_names() {
         return NoModel::NoneYet;
     }
     NoModel::Unknown
+}
+
+/// Does a worker list the name, or is a worker expected to?
+pub(crate) fn is_known(fleet: &FleetSnapshot, name: &str) -> bool {
+    fleet.model(name).is_some_and(|(_, model)| model.is_known())
 }
 
 /// Separates the request's blocks from other blocks of the model: the request's salt, and a
@@ -266,5 +277,17 @@ mod tests {
         assert_eq!(found(&fleet, "unheard"), Err(NoModel::NoneYet));
         fleet.serving.awaits_models = false;
         assert_eq!(found(&fleet, "unheard"), Err(NoModel::Unknown));
+        fleet.serving.is_incomplete = true;
+        assert_eq!(found(&fleet, "unheard"), Err(NoModel::Unknown), "a source lists any address");
+        let alias = |fleet: &FleetSnapshot, to: &str| {
+            let mut request =
+                ApiRequest { model: "chat".into(), has_model: true, ..ApiRequest::default() };
+            request.rename(to);
+            model(fleet, Endpoint::Completions, &request).map(|(_, model)| model.name.to_string())
+        };
+        assert_eq!(alias(&fleet, "unheard"), Err(NoModel::NoneYet));
+        assert_eq!(alias(&fleet, "m:8b").as_deref(), Ok("m:8b"));
+        fleet.serving.is_incomplete = false;
+        assert_eq!(alias(&fleet, "unheard"), Err(NoModel::Unknown));
     }
 }

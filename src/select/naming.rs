@@ -1,6 +1,6 @@
 //! Model aliases: the tables `[[model]]` map a client's model name to a served model.
 
-use super::model::{NoModel, named};
+use super::model::{is_known, named};
 use forebay_config::ModelConfig;
 use forebay_fleet::worker::{FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
 
@@ -31,10 +31,17 @@ pub fn served_as<'a>(
     Some(&chosen.unwrap_or(first).to)
 }
 
-/// Tables with a model that no worker serves, once all workers have listed their models.
+/// Tables with a model that no worker lists. While [`is_settled`] is false, a worker to come may
+/// list the model.
 pub fn unserved_tables(fleet: &FleetSnapshot) -> impl Iterator<Item = &ModelConfig> {
-    let tables = fleet.config.models.iter();
-    tables.filter(|table| named(fleet, &table.to).err() == Some(NoModel::Unknown))
+    let is_unlisted = |name: &str| named(fleet, name).is_err() && !is_known(fleet, name);
+    fleet.config.models.iter().filter(move |table| is_unlisted(&table.to))
+}
+
+/// Have all workers and sources listed what they have, and is any model known?
+#[must_use]
+pub fn is_settled(fleet: &FleetSnapshot) -> bool {
+    !fleet.serving.is_incomplete && !fleet.serving.awaits_models && fleet.has_names()
 }
 
 /// Scales a draw to a number below `total`. The product may exceed 64 bits.
@@ -82,17 +89,22 @@ mod tests {
         served_as(fleet, name, || SESSION_DRAW_END / 100 * percent)
     }
 
-    /// M1: a typing error in `to` shows once all workers have listed their models, and not before.
+    /// M1: a typing error in `to` is certain once all workers have listed their models.
     #[test]
-    fn a_table_without_a_worker_is_found_once_all_have_listed() {
+    fn a_table_without_a_worker_is_certain_once_all_have_listed() {
         let unserved = |fleet: &FleetSnapshot| {
             unserved_tables(fleet).map(|table| table.to.clone()).collect::<Vec<_>>()
         };
         let mut fleet = fleet(&[("chat", "base", 1), ("chat", "bsae", 1), ("b", "other", 0)]);
         assert_eq!(unserved(&fleet), ["bsae"]);
+        assert!(is_settled(&fleet));
         fleet.serving.awaits_models = true;
-        assert_eq!(unserved(&fleet), [""; 0]);
+        assert!(!is_settled(&fleet));
         fleet.serving.awaits_models = false;
+        fleet.serving.is_incomplete = true;
+        assert!(!is_settled(&fleet));
+        assert_eq!(unserved(&fleet), ["bsae"], "a fault of a source serves no model");
+        fleet.serving.is_incomplete = false;
         fleet.models.push(test_support::model(forebay_fleet::worker::ANY_MODEL, &[0]));
         assert_eq!(unserved(&fleet), [""; 0], "a worker takes any name");
     }

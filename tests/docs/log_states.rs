@@ -3,7 +3,7 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 52] = [
+const STATES: [(&str, &str); 54] = [
     ("a shard makes no progress", "the shard makes progress again"),
     ("a shard waits for its core", "the shard makes progress again"),
     ("every request fails on the rank", "requests fail on the rank no more"),
@@ -23,6 +23,8 @@ const STATES: [(&str, &str); 52] = [
     ("the tokenizer of this model does not fit", "fits what the worker caches again"),
     ("prompts of this model are not matched", "\"prompts of this model\""),
     ("nothing learnt of workers", "read again: workers are those of the source"),
+    ("nothing learnt of workers", "the fault ends: no source of workers any more"),
+    ("workers not added", "the fault ends: no source of workers any more"),
     ("no worker serves the model behind a name", "no name of `[[model]]` lacks this model"),
     ("two workers have the KV events of each other", "two workers have KV events of their own"),
     ("workers not added", "all workers of the source are added"),

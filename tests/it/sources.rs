@@ -130,6 +130,63 @@ fn a_start_with_a_faulty_file_knows_no_worker() {
     assert_eq!(metric(router.admin, "forebay_source_failing{"), 0.0);
 }
 
+/// M1: a worker of the file with the name of a configured worker is a fault until it has a name of
+/// its own. The other workers of the file join.
+#[test]
+fn a_worker_without_a_place_is_a_fault_of_its_source() {
+    let [first, second, third] = [(); 3].map(|()| Worker::json("{}"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let named = |worker: &Worker, name: &str| format!("{}name = \"{name}\"\n", table(worker));
+    std::fs::write(&file, named(&second, "w") + &table(&third)).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), &named(&first, "w"));
+    let is_failing = || metric(router.admin, "forebay_source_failing{");
+    until("it is a fault", || is_failing() > 0.5);
+    let concern = "`discovery.file` workers.toml fails: 1 of its workers not added: a worker of \
+                   that name is there";
+    until("it is a concern", || get(router.admin, "/readyz").text().contains(concern));
+    let listed = workers(&router);
+    assert!(listed.contains(&format!("not added: {}: ", second.url())), "{listed}");
+    assert!(listed.contains(&third.address.to_string()), "{listed}");
+    assert_eq!(router.logged("workers not added"), 1);
+    replace(&file, &(named(&second, "v") + &table(&third)));
+    until("it has joined", || workers(&router).contains("\"name\":\"v\""));
+    until("the fault is over", || is_failing() < 0.5);
+    assert_eq!(router.logged("all workers of the source are added"), 1);
+}
+
+/// M2: `/readyz` needs no token, so a fault has no folder there. `/workers` has the full text.
+#[test]
+fn no_folder_of_the_machine_is_shown_without_a_token() {
+    let worker = Worker::json("{}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let secret = "/etc/secret/folder/key";
+    std::fs::write(&file, format!("{}api_key_file = \"{secret}\"\n", table(&worker))).unwrap();
+    let router = start(&format!("file = \"{}\"", file.display()), &table(&worker));
+    until("that is said", || router.logged("nothing learnt of workers") == 1);
+    let readiness = get(router.admin, "/readyz").text();
+    let brief = "`discovery.file` workers.toml fails: workers.toml:4:16: `api_key_file` is faulty";
+    assert!(readiness.contains(brief), "{readiness}");
+    let place = folder.path().display().to_string();
+    assert!(!readiness.contains("secret") && !readiness.contains(&place), "{readiness}");
+    let listed = workers(&router);
+    assert!(listed.contains(secret) && listed.contains(&place), "{listed}");
+}
+
+/// M1: the first fleet waited for a good reading of each source, as long as for a silent worker.
+#[test]
+fn a_source_that_fails_at_once_does_not_delay_the_start() {
+    let worker = Worker::json("{}");
+    let router = RouterProcess::configured(&format!(
+        "cores = [0]\nhealth.enabled = false\nhealth.timeout = \"90s\"\n\
+         [discovery]\nfile = \"/no/such/file.toml\"\n{}",
+        table(&worker)
+    ));
+    until("it serves", || get(router.admin, "/readyz").status == 200);
+    assert_eq!(served_by(&router), worker.address.to_string());
+}
+
 #[test]
 fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     let worker = Worker::json("{}");
@@ -146,14 +203,15 @@ fn a_name_brings_its_addresses_and_a_resolver_that_fails_takes_nobody() {
     assert_eq!(metric(router.admin, "forebay_source_failing{source=\"http://no-such"), 1.0);
     let concern = "`discovery.dns` http://no-such-name.invalid:1 fails: ";
     assert!(get(router.admin, "/readyz").text().contains(concern));
-    // A reload takes the name, and its worker with it.
+    // A reload takes the names, and the worker with them.
     let url = worker.url();
     router.edit(|text| {
-        text.replace(&format!("\"http://127.0.0.1:{port}\", "), "")
+        text.replace(&format!("\"http://127.0.0.1:{port}\", \"http://no-such-name.invalid:1\""), "")
             + "[[worker]]\nurl = \"http://127.0.0.1:9\"\nmodels = [\"m\"]\n"
     });
     router.signal(rustix::process::Signal::HUP);
     until("it is gone", || !workers(&router).contains(&url));
+    assert_eq!(router.logged("the fault ends: no source of workers any more"), 1);
 }
 
 #[test]

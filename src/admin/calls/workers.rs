@@ -17,7 +17,10 @@ pub fn list(sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
     let shown = |(index, worker)| shown(index, worker, sources);
     let workers: Vec<Value> = fleet.present_workers().map(shown).collect();
-    let source = |source: &WorkerSource| json!({ "name": source.name, "error": source.error });
+    let source = |source: &WorkerSource| {
+        let error = source.fault().map(|fault| &fault.full);
+        json!({ "name": source.name, "error": error })
+    };
     let of: Vec<Value> = sources.fleet.sources.iter().map(source).collect();
     json!({ "generation": fleet.generation, "workers": workers, "sources": of })
 }

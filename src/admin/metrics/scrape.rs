@@ -189,7 +189,7 @@ pub(crate) fn workers_up(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
 
 pub(crate) fn sources_failing(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for source in sources.fleet.sources {
-        family.sample(&[("source", &source.name)], u64::from(source.error.is_some()));
+        family.sample(&[("source", &source.name)], u64::from(source.fault().is_some()));
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn window_openings(sources: &ScrapeSources<'_>, family: &mut Family<'
 mod tests {
     use super::*;
     use crate::metrics::render::render;
-    use crate::sources::{FeedsView, RecordFigures, ShardsView, WorkerSource};
+    use crate::sources::{FeedsView, RecordFigures, ShardsView, SourceFault, WorkerSource};
     use forebay_base::{Clock, ModelIndex, NanosSinceStart};
     use forebay_board::LoadBoard;
     use forebay_board::account::StageHistograms;
@@ -169,7 +169,8 @@ mod tests {
     fn each_source_has_a_sample_and_a_fault_is_1() {
         let source = |name: &str, error: Option<&str>| WorkerSource {
             name: name.to_owned(),
-            error: error.map(str::to_owned),
+            error: error.map(SourceFault::of),
+            refused: None,
         };
         let sources = [source("/etc/w.toml", Some("no TOML")), source("http://gpu:80", None)];
         let text = scraped_with(&two_pools(), &Arc::new(LoadBoard::new()), &sources);

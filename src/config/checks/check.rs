@@ -136,7 +136,12 @@ impl Check<'_> {
     }
 
     fn workers(&mut self, config: &Config) {
+        let mut names = HashSet::new();
         for url in &config.discovery.dns {
+            if !names.insert(url) {
+                let what = format!("`discovery.dns` lists {:?} twice", shown_url(url));
+                self.warning("discovery.dns", what, "remove one of the two: the name is read once");
+            }
             let fault = match WorkerUrl::parse(url) {
                 Ok(url) if url.host.starts_with('_') && url.authority != url.host => {
                     "SRV records name the port: leave it out".to_owned()

@@ -42,16 +42,23 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.findings
 }
 
-/// Findings on workers of a file: workers at an address of `router`.
+/// Findings on workers of a file: addresses and names that `router` has already.
 #[must_use]
-pub(crate) fn check_loops(
+pub(crate) fn check_against_router(
     router: &Config,
     workers: &[WorkerConfig],
     origins: &Origins,
 ) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
     check.loops(router, workers);
+    check.taken_names(router, workers);
     check.findings
+}
+
+/// Name of a worker in the fleet.
+fn name_of(worker: &WorkerConfig) -> Option<String> {
+    let url = || WorkerUrl::parse(&worker.url).ok().map(|url| url.authority);
+    worker.name.clone().or_else(url)
 }
 
 impl Check<'_> {
@@ -63,6 +70,23 @@ impl Check<'_> {
                 let what = format!("worker {} is `{key}` of this router", worker.url);
                 self.error(&format!("worker.{position}.url"), what, LOOP_HELP);
             }
+        }
+    }
+
+    /// Such a worker finds no place; the other workers of its file do.
+    fn taken_names(&mut self, router: &Config, workers: &[WorkerConfig]) {
+        for (position, worker) in workers.iter().enumerate() {
+            let Some(name) = name_of(worker) else { continue };
+            let mut others = router.workers.iter();
+            let has_name = |other: &&WorkerConfig| {
+                other.url != worker.url && name_of(other).as_ref() == Some(&name)
+            };
+            let Some(other) = others.find(has_name) else { continue };
+            let what =
+                format!("the name {name:?} is the name of worker {} of the router", other.url);
+            let key = if worker.name.is_some() { "name" } else { "url" };
+            let help = "names tell workers apart: this worker is not added";
+            self.warning(&format!("worker.{position}.{key}"), what, help);
         }
     }
 
@@ -197,6 +221,14 @@ mod tests {
         ] {
             assert_eq!(found(listen, url), count, "{listen} {url}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_resolved_twice_has_a_warning() {
+        let of = |names: &str| findings(&format!("[discovery]\ndns = [{names}]\n"));
+        assert!(!of("\"http://a:1\", \"http://b:1\"").concat().contains("twice"));
+        let found = of("\"http://a:1\", \"http://b:1\", \"http://a:1\"").concat();
+        assert!(found.contains("`discovery.dns` lists \"http://a:1\" twice"), "{found}");
     }
 
     #[test]

@@ -163,4 +163,9 @@ impl Fleet {
         };
         self.workers.iter().any(is_awaited)
     }
+
+    /// Has a present worker, of any origin, no description yet?
+    pub(super) fn has_undescribed(&self) -> bool {
+        self.workers.iter().any(|known| known.is_present() && known.description.is_none())
+    }
 }

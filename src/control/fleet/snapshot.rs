@@ -117,7 +117,11 @@ impl Fleet {
             pools: Vec::new(),
             config: Arc::clone(&self.config),
             tenants: Arc::default(),
-            serving: Serving { awaits_models: self.awaits_models(), ..Serving::default() },
+            serving: Serving {
+                awaits_models: self.awaits_models(),
+                is_incomplete: self.has_undescribed(),
+                ..Serving::default()
+            },
         };
         pools::assign(&mut snapshot);
         snapshot.check_invariants();

@@ -45,15 +45,18 @@ impl Membership {
     /// Takes the current list of a source, or its fault.
     pub(crate) fn take_reading(&mut self, env: &Environment, read: SourceReading) -> FleetChange {
         let is_start = self.sources.are_awaited();
-        let Some(listed) = &self.sources.list(read) else { return FleetChange::default() };
+        let was_incomplete = self.sources.are_incomplete();
+        let listed = self.sources.list(read);
+        let ends_wait = is_start && !self.sources.are_awaited();
+        let is_news = ends_wait || was_incomplete != self.sources.are_incomplete();
+        let Some(listed) = &listed else { return FleetChange::published_if(is_news) };
         let fleet = &self.fleet;
         let serves = |worker: &WorkerConfig| {
             let place = fleet.worker_at(&worker.url);
             place.and_then(|place| fleet.checked_state(place)) == Some(WorkerState::Up)
         };
         let SourceNews { joined, changed, left } = self.sources.news(listed, serves);
-        let ends_wait = is_start && !self.sources.are_awaited();
-        let publishes = !joined.is_empty() || !changed.is_empty() || !left.is_empty() || ends_wait;
+        let publishes = !joined.is_empty() || !changed.is_empty() || !left.is_empty() || is_news;
         let mut change = FleetChange::published_if(publishes);
         let mut refused = Vec::new();
         let mut known = KnownConnectors::new();
@@ -68,7 +71,9 @@ impl Membership {
                 Err(reason) => refused.push((worker.url, reason)),
             }
         }
-        self.sources.log_refused(&listed.source, &refused);
+        self.sources.take_refused(&listed.source, &refused);
+        let is_news = was_incomplete != self.sources.are_incomplete();
+        change = change.and(FleetChange::published_if(is_news));
         for worker in &changed {
             self.change_settings(env, worker, &listed.source);
         }

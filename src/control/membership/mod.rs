@@ -12,6 +12,7 @@ mod operator_state;
 mod orders;
 mod probes;
 mod signs;
+mod source_faults;
 mod sources;
 mod start_wait;
 mod workers_state;
@@ -151,7 +152,8 @@ impl Membership {
 
     /// A new generation of the fleet, before other owners add to the snapshot.
     pub(super) fn snapshot(&mut self) -> FleetSnapshot {
-        let snapshot = self.fleet.snapshot();
+        let mut snapshot = self.fleet.snapshot();
+        snapshot.serving.is_incomplete |= self.sources.are_incomplete();
         self.fleet.take_shared_engines().iter().for_each(log_shared_engine);
         snapshot
     }

@@ -3,13 +3,12 @@
 //! tasks below only read.
 
 use super::super::fleet::PlaceError;
-use forebay_admin::WorkerSource;
+use super::source_faults;
+use forebay_admin::{SourceFault, WorkerSource};
 use forebay_base::limits::SRV_TTL_MAX;
-use forebay_config::{
-    Config, DiscoveryConfig, Finding, Severity, WorkerConfig, WorkerUrl, read_worker_file,
-};
+use forebay_config::{Config, DiscoveryConfig, WorkerConfig, WorkerUrl, read_worker_file};
 use forebay_discovery::{NamedWorkers, workers_of_name};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,15 +20,13 @@ use tracing::{info, warn};
 
 /// Readings under way; the sources wait for a place.
 const READINGS_MAX: usize = 4;
-/// What to do about a name that brings no workers.
-const NAME_HELP: &str = "look the name up by hand; correct `discovery.dns` or the record";
 
 /// A source as it was read just now: its workers, or why it cannot be read.
 #[derive(Debug)]
 pub(crate) struct SourceReading {
     /// File or URL, as configured.
     pub(super) source: String,
-    pub(super) workers: Result<Vec<WorkerConfig>, String>,
+    pub(super) workers: Result<Vec<WorkerConfig>, SourceFault>,
 }
 
 /// Current list of a source.
@@ -45,16 +42,16 @@ pub(super) struct WorkerList {
 pub(super) struct WorkerLists {
     /// Workers of each source.
     brought: BTreeMap<String, Vec<WorkerConfig>>,
-    /// Sources without a list since the start.
+    /// Sources without a reading since the start.
     awaited: Vec<String>,
+    /// Configured sources without any reading.
+    unread: BTreeSet<String>,
     reading: JoinSet<()>,
     /// The configured sources with their faults.
     configured: Vec<WorkerSource>,
     readings: Option<mpsc::Sender<SourceReading>>,
     /// URLs of the configuration that wait for a leaving worker's name or address.
     held_back: Vec<String>,
-    /// Last logged refusal of each source's workers.
-    refused: BTreeMap<String, String>,
 }
 
 /// Work after a new list.
@@ -87,9 +84,19 @@ impl WorkerLists {
         let before = std::mem::take(&mut self.configured);
         let source = |name: String| {
             let known = before.iter().find(|source| source.name == name);
-            known.cloned().unwrap_or(WorkerSource { name, error: None })
+            known.cloned().unwrap_or(WorkerSource { name, error: None, refused: None })
         };
         self.configured = names(discovery).map(source).collect();
+        let is_removed =
+            |source: &&WorkerSource| !self.configured.iter().any(|kept| kept.name == source.name);
+        for WorkerSource { name, .. } in
+            before.iter().filter(is_removed).filter(|source| source.fault().is_some())
+        {
+            info!(source = name, "the fault ends: no source of workers any more");
+        }
+        let is_new = |name: &String| !before.iter().any(|source| source.name == *name);
+        self.unread.retain(|name| names(discovery).any(|kept| kept == *name));
+        self.unread.extend(names(discovery).filter(is_new));
         self.awaited.clear();
         let Some(readings) = self.readings.clone() else { return Vec::new() };
         let every = discovery.interval;
@@ -97,7 +104,7 @@ impl WorkerLists {
             let file = WorkersFile { path: path.clone(), router: Arc::new(config.clone()) };
             self.reading.spawn_local(follow_file(file, every, readings.clone()));
         }
-        for url in &discovery.dns {
+        for url in resolved_names(discovery) {
             let Ok(name) = WorkerUrl::parse(url) else { continue };
             let source = NamedSource { url: url.clone(), name, every, readings: readings.clone() };
             self.reading.spawn_local(follow_name(source, discovery.name_server_address()));
@@ -109,9 +116,14 @@ impl WorkerLists {
         gone.into_iter().flat_map(|source| self.news(&nothing(source), |_| false).left).collect()
     }
 
-    /// Has a source of the start sent no list yet?
+    /// Has a source of the start sent no reading yet?
     pub(super) const fn are_awaited(&self) -> bool {
         !self.awaited.is_empty()
+    }
+
+    /// Is a source unread, or has a source a fault? Then workers may be missing.
+    pub(super) fn are_incomplete(&self) -> bool {
+        !self.unread.is_empty() || self.configured.iter().any(|source| source.fault().is_some())
     }
 
     /// The worker joins once the leaving worker is gone.
@@ -138,7 +150,6 @@ impl WorkerLists {
         listed: &WorkerList,
         serves: impl Fn(&WorkerConfig) -> bool,
     ) -> SourceNews {
-        self.awaited.retain(|source| *source != listed.source);
         let had = self.brought.entry(listed.source.clone()).or_default();
         if *had == listed.workers {
             return SourceNews::default();
@@ -182,6 +193,9 @@ impl WorkerLists {
         let SourceReading { source, workers } = reading;
         let is_known = self.brought.contains_key(&source);
         let configured = self.configured.iter_mut().find(|known| known.name == source)?;
+        // The first fleet waits for no second reading of a source that fails.
+        self.awaited.retain(|awaited| *awaited != source);
+        self.unread.remove(&source);
         match workers {
             Ok(workers) => {
                 if configured.error.take().is_some() {
@@ -193,6 +207,7 @@ impl WorkerLists {
                 if configured.error.as_ref() != Some(&error) {
                     let known =
                         if is_known { "those that are known stay" } else { "none is known" };
+                    let error = &error.full;
                     warn!(source, error, "nothing learnt of workers: {known}");
                 }
                 configured.error = Some(error);
@@ -201,20 +216,19 @@ impl WorkerLists {
         }
     }
 
-    /// Logs workers of a list that could not join: each refusal once.
-    pub(super) fn log_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
-        let Some((url, reason)) = refused.first() else {
-            if self.refused.remove(source).is_some() {
-                info!(source, "all workers of the source are added");
+    /// Workers of a list that could not join are a fault of the source until all have joined. Each
+    /// refusal is logged once.
+    pub(super) fn take_refused(&mut self, source: &str, refused: &[(String, PlaceError)]) {
+        let fault = source_faults::of_refused(refused);
+        let known = self.configured.iter_mut().find(|known| known.name == source);
+        let Some(known) = known.filter(|known| known.refused != fault) else { return };
+        match &fault {
+            Some(SourceFault { full: fault, .. }) => {
+                warn!(source, fault, "workers not added: tried again with each list");
             }
-            return;
-        };
-        let first = format!("{url}: {reason}");
-        if self.refused.get(source) != Some(&first) {
-            let count = refused.len();
-            warn!(source, count, first, "workers not added: tried again with each list");
-            self.refused.insert(source.to_owned(), first);
+            None => info!(source, "all workers of the source are added"),
         }
+        known.refused = fault;
     }
 
     /// The configured sources with their faults.
@@ -233,9 +247,16 @@ impl WorkerLists {
     }
 }
 
+/// Names of the sources, each once.
 fn names(config: &DiscoveryConfig) -> impl Iterator<Item = String> + '_ {
     let file = config.file.iter().map(|path| path.display().to_string());
-    file.chain(config.dns.iter().cloned())
+    file.chain(resolved_names(config).cloned())
+}
+
+/// Names of `discovery.dns`. A name that is configured twice is a single source.
+fn resolved_names(config: &DiscoveryConfig) -> impl Iterator<Item = &String> {
+    let mut seen = BTreeSet::new();
+    config.dns.iter().filter(move |name| seen.insert(*name))
 }
 
 /// A file of workers, and the configuration of their router.
@@ -251,7 +272,7 @@ async fn follow_file(file: WorkersFile, every: Duration, readings: mpsc::Sender<
     loop {
         let file = file.clone();
         let read = tokio::task::spawn_blocking(move || file.read()).await;
-        let workers = read.unwrap_or_else(|_| Err("it could not be read".to_owned()));
+        let workers = read.unwrap_or_else(|_| Err(source_faults::of_thread()));
         // A partly written file may parse too: content that was read twice is whole.
         let is_whole = match &workers {
             Ok(workers) => last.replace(workers.clone()).is_none_or(|last| last == *workers),
@@ -265,19 +286,11 @@ async fn follow_file(file: WorkersFile, every: Duration, readings: mpsc::Sender<
 }
 
 impl WorkersFile {
-    fn read(&self) -> Result<Vec<WorkerConfig>, String> {
+    fn read(&self) -> Result<Vec<WorkerConfig>, SourceFault> {
         let usable = read_worker_file(&self.path, &self.router).usable();
-        usable.map(|config| config.workers).map_err(|findings| first_error(&findings))
-    }
-}
-
-/// The first error of a file, and the number of further errors. `forebay check` has all.
-fn first_error(findings: &[Finding]) -> String {
-    let mut errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-    let first = errors.next().map(Finding::in_words).unwrap_or_default();
-    match errors.count() {
-        0 => first,
-        more => format!("{first} ({more} more: `forebay check` has all)"),
+        usable
+            .map(|config| config.workers)
+            .map_err(|found| source_faults::of_file(&self.path, &found))
     }
 }
 
@@ -296,7 +309,7 @@ async fn follow_name(source: NamedSource, server: Option<SocketAddr>) {
         let found = workers_of_name(name, server).await;
         let wait = found.as_ref().map_or(*every, |found| found.ttl.min(SRV_TTL_MAX).max(*every));
         let workers = found.map(|NamedWorkers { workers, .. }| workers);
-        let workers = workers.map_err(|fault| format!("{fault}. help: {NAME_HELP}"));
+        let workers = workers.map_err(|fault| source_faults::of_name(&fault));
         let _ = readings.send(SourceReading { source: url.clone(), workers }).await;
         sleep(wait).await;
     }
@@ -328,7 +341,7 @@ mod tests {
         let mut lists = WorkerLists::default();
         let reading = |source: &str, workers: Result<Vec<WorkerConfig>, &str>| SourceReading {
             source: source.to_owned(),
-            workers: workers.map_err(str::to_owned),
+            workers: workers.map_err(SourceFault::of),
         };
         let configured = |names: &[&str]| {
             let mut config = Config::default();
@@ -337,10 +350,11 @@ mod tests {
         };
         let fault = |lists: &WorkerLists, name: &str| {
             let source = lists.configured().iter().find(|source| source.name == name);
-            source.map(|source| source.error.clone())
+            source.map(|source| source.error.as_ref().map(|fault| fault.full.clone()))
         };
         lists.look(&configured(&["http://a:1", "http://gone:1"]));
         assert_eq!(fault(&lists, "http://a:1"), Some(None), "not read yet");
+        assert!(lists.are_incomplete());
         for name in ["http://a:1", "http://gone:1"] {
             assert!(lists.list(reading(name, Err("unknown host"))).is_none());
         }
@@ -349,8 +363,68 @@ mod tests {
         assert_eq!(fault(&lists, "http://gone:1"), None);
         assert!(lists.list(reading("http://gone:1", Ok(Vec::new()))).is_none(), "a late reading");
         assert!(lists.list(reading("http://gone:1", Err("late"))).is_none());
+        assert!(lists.are_incomplete());
         assert!(lists.list(reading("http://a:1", Ok(Vec::new()))).is_some());
         assert_eq!(fault(&lists, "http://a:1"), Some(None));
+        assert!(!lists.are_incomplete());
+        lists.look(&configured(&["http://a:1", "http://b:1"]));
+        assert!(lists.are_incomplete(), "a reload has added a source");
+        lists.look(&configured(&["http://a:1"]));
+        assert!(!lists.are_incomplete());
+    }
+
+    /// The first fleet waits for a reading of each source, whatever the reading is.
+    #[test]
+    fn a_source_that_fails_at_once_delays_no_start() {
+        for workers in [Ok(Vec::new()), Err(SourceFault::of("unknown host"))] {
+            let mut lists = WorkerLists::default();
+            let mut config = Config::default();
+            config.discovery.dns = ["http://a:1", "http://b:1"].map(str::to_owned).to_vec();
+            lists.look(&config);
+            lists.awaited = names(&config.discovery).collect();
+            for (name, is_awaited) in [("http://gone:1", true), ("http://a:1", true)] {
+                let _ =
+                    lists.list(SourceReading { source: name.to_owned(), workers: workers.clone() });
+                assert_eq!(lists.are_awaited(), is_awaited, "{name}");
+            }
+            let _ = lists.list(SourceReading { source: "http://b:1".to_owned(), workers });
+            assert!(!lists.are_awaited());
+        }
+    }
+
+    /// M2: two samples of a metric with the same labels are invalid.
+    #[test]
+    fn a_name_that_is_configured_twice_is_one_source() {
+        let mut config = Config::default();
+        config.discovery.dns =
+            ["http://a:1", "http://b:1", "http://a:1"].map(str::to_owned).to_vec();
+        let mut lists = WorkerLists::default();
+        lists.look(&config);
+        let names = lists.configured().iter().map(|source| &*source.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["http://a:1", "http://b:1"]);
+    }
+
+    /// M1: a worker without a place is a fault of its source, with an end.
+    #[test]
+    fn a_worker_without_a_place_is_a_fault_until_it_has_one() {
+        let mut lists = WorkerLists::default();
+        let mut config = Config::default();
+        config.discovery.dns = vec!["http://a:1".to_owned()];
+        lists.look(&config);
+        lists.unread.clear();
+        let fault = |lists: &WorkerLists| lists.configured()[0].fault().cloned();
+        lists.take_refused("http://a:1", &[("http://b:1".to_owned(), PlaceError::Name)]);
+        let refused = fault(&lists).unwrap();
+        assert!(
+            refused.full.starts_with("1 of its workers not added: http://b:1: "),
+            "{refused:?}"
+        );
+        assert!(lists.are_incomplete());
+        lists.look(&config);
+        assert_eq!(fault(&lists), Some(refused), "a reload ends no fault");
+        lists.take_refused("http://a:1", &[]);
+        assert_eq!(fault(&lists), None);
+        assert!(!lists.are_incomplete());
     }
 
     #[test]
@@ -358,16 +432,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.toml");
         let file = WorkersFile { path: path.clone(), router: Arc::default() };
-        let missing = file.read().unwrap_err();
+        let missing = file.read().unwrap_err().full;
         assert!(missing.contains("w.toml cannot be read: No such file"), "{missing}");
         assert!(!missing.contains("configuration: "), "{missing}");
         std::fs::write(&path, "[[worker]]\nurll = \"http://a:1\"\nzzz = 1\n").unwrap();
-        let unknown = file.read().unwrap_err();
+        let unknown = file.read().unwrap_err().full;
         let wanted = format!("{}:2:1: unknown key `worker.urll`. help: ", path.display());
         assert!(unknown.starts_with(&wanted), "{unknown}");
         assert!(unknown.ends_with(" (1 more: `forebay check` has all)"), "{unknown}");
         std::fs::write(&path, "# none\n").unwrap();
-        let empty = file.read().unwrap_err();
+        let empty = file.read().unwrap_err().full;
         assert!(empty.contains("w.toml lists no worker. help: "), "{empty}");
         assert!(!empty.contains("--worker"), "{empty}");
     }

@@ -54,6 +54,9 @@ pub struct Serving {
     /// A configured worker has not listed its models yet: an unlisted name may be a model of that
     /// worker.
     pub awaits_models: bool,
+    /// A present worker of any origin is not described yet, or a source of workers is unread or has
+    /// a fault: the model behind a name of `[[model]]` may be a model of that worker or source.
+    pub is_incomplete: bool,
     /// Verdicts about predicted cache hits, where predictions do not hold.
     pub trusts: ModelTrusts,
 }
