@@ -1,6 +1,7 @@
 //! Last signs of life of workers: stream data, load reports, and passed health checks.
 
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
+use forebay_kv_events::HealthAtFault;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,13 +22,13 @@ impl LastChecks {
     const ALWAYS: Self =
         Self::Passed { since: NanosSinceStart(0), last: NanosSinceStart(u64::MAX) };
 
-    /// Whether the worker was healthy at that time: it passed a check before and a check after, and
-    /// failed none between. `None` if the checks do not show this.
+    /// Health of the worker at that time. `None` until a check that began later has passed.
     #[must_use]
-    pub fn were_passed_around(self, at: NanosSinceStart) -> Option<bool> {
+    pub fn health_at(self, at: NanosSinceStart) -> Option<HealthAtFault> {
         match self {
-            Self::Failed => Some(false),
-            Self::Passed { since, last } => (since <= at && at < last).then_some(true),
+            Self::Failed => Some(HealthAtFault::Failed),
+            Self::Passed { since, .. } if at < since => Some(HealthAtFault::Unchecked),
+            Self::Passed { last, .. } => (at < last).then_some(HealthAtFault::Passed),
         }
     }
 }
@@ -102,24 +103,30 @@ mod tests {
 
     #[test]
     fn passed_checks_enclose_a_time_only_without_a_failure_between() {
+        use HealthAtFault::{Failed, Passed, Unchecked};
         let at = NanosSinceStart;
         let worker = WorkerIndex::try_from_index(0).unwrap();
         let signs = SignsOfLife::new(Clock::start());
-        let healthy_at = |time| signs.last_checks(worker)?.were_passed_around(at(time));
+        let healthy_at = |time| signs.last_checks(worker)?.health_at(at(time));
         assert_eq!(signs.last_checks(worker), None);
         signs.pass(worker, at(10));
         assert_eq!([10, 11].map(healthy_at), [None; 2], "no later check");
         signs.pass(worker, at(20));
-        assert_eq!([9, 10, 19, 20].map(healthy_at), [None, Some(true), Some(true), None]);
+        let wanted = [Some(Unchecked), Some(Passed), Some(Passed), None];
+        assert_eq!([9, 10, 19, 20].map(healthy_at), wanted);
         signs.fail(worker);
-        assert_eq!(healthy_at(15), Some(false));
+        assert_eq!(healthy_at(15), Some(Failed));
         signs.pass(worker, at(30));
         signs.pass(worker, at(40));
-        assert_eq!([25, 35].map(healthy_at), [None, Some(true)], "the engine was gone");
+        assert_eq!(
+            [25, 35].map(healthy_at),
+            [Some(Unchecked), Some(Passed)],
+            "the engine was gone"
+        );
         signs.pass_always(worker);
-        assert_eq!(healthy_at(1), Some(true));
+        assert_eq!(healthy_at(1), Some(Passed));
         signs.pass(worker, at(50));
-        assert_eq!(healthy_at(45), None, "checks begin again after a reload");
+        assert_eq!(healthy_at(45), Some(Unchecked), "checks begin again after a reload");
         signs.forget(worker);
         assert_eq!(signs.last_checks(worker), None);
     }

@@ -51,11 +51,27 @@ pub struct FeedStatus {
 /// Why a feed has no connection.
 #[derive(Debug)]
 struct FeedFault {
+    /// Of the last attempt to connect.
     reason: String,
-    /// End of the last attempt to connect.
+    /// End of the first failed attempt. Further attempts keep it: health checks that take longer
+    /// than the time between attempts would never enclose the last attempt.
     failed_at: Instant,
+    /// The next failed attempt sets `failed_at` anew: the state of the worker explains this one, or
+    /// no check began before it.
+    is_renewed: bool,
     /// The worker is healthy, so its state does not explain the fault.
     is_of_feed: bool,
+}
+
+/// Health of a worker at the time of a fault, by the checks around that time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthAtFault {
+    /// A check before and a check after the fault passed, and none failed between.
+    Passed,
+    /// The last check failed.
+    Failed,
+    /// The first of the passed checks began after the fault.
+    Unchecked,
 }
 
 fn now() -> Instant {
@@ -157,21 +173,29 @@ impl FeedStatus {
         fault.as_ref().filter(|fault| fault.is_of_feed).map(|fault| fault.reason.clone())
     }
 
-    /// Decides whether a fault is the feed's own. `is_healthy` gets the time since the last
-    /// attempt, and returns whether the worker was healthy then; `None` changes nothing.
-    pub fn weigh_fault(&self, is_healthy: impl FnOnce(Duration) -> Option<bool>) {
+    /// Decides whether a fault is the feed's own. `health` gets the time since the first failed
+    /// attempt; its `None` changes nothing.
+    pub fn weigh_fault(&self, health: impl FnOnce(Duration) -> Option<HealthAtFault>) {
         if let Some(fault) = self.fault.borrow_mut().as_mut()
-            && let Some(is_healthy) = is_healthy(fault.failed_at.elapsed())
+            && let Some(health) = health(fault.failed_at.elapsed())
         {
-            fault.is_of_feed = is_healthy;
+            match health {
+                HealthAtFault::Passed => fault.is_of_feed = true,
+                HealthAtFault::Failed => fault.is_of_feed = false,
+                HealthAtFault::Unchecked => {}
+            }
+            fault.is_renewed = health != HealthAtFault::Passed;
         }
     }
 
     /// A further attempt to connect has failed, or the connection has ended.
     pub(super) fn set_fault(&self, reason: String) {
         let mut fault = self.fault.borrow_mut();
-        let is_of_feed = fault.as_ref().is_some_and(|before| before.is_of_feed);
-        *fault = Some(FeedFault { reason, failed_at: now(), is_of_feed });
+        let before = fault.as_ref();
+        let is_of_feed = before.is_some_and(|before| before.is_of_feed);
+        let kept = before.filter(|before| !before.is_renewed);
+        let failed_at = kept.map_or_else(now, |before| before.failed_at);
+        *fault = Some(FeedFault { reason, failed_at, is_renewed: false, is_of_feed });
     }
 
     /// The feed follows events again.
@@ -204,24 +228,56 @@ mod tests {
     /// M1: a feed's fault is shown once the worker is known to be healthy, and until it is not.
     #[test]
     fn a_fault_waits_for_the_state_of_the_worker() {
+        use HealthAtFault::{Failed, Passed};
         let status = FeedStatus::default();
-        status.weigh_fault(|_| Some(true));
+        status.weigh_fault(|_| Some(Passed));
         assert_eq!(status.fault(), None);
         status.set_fault("refused".to_owned());
         assert_eq!(status.fault(), None, "the engine may be gone");
         status.weigh_fault(|_| None);
         assert_eq!(status.fault(), None);
-        status.weigh_fault(|_| Some(true));
+        status.weigh_fault(|_| Some(Passed));
         assert_eq!(status.fault().as_deref(), Some("refused"));
         status.set_fault("refused again".to_owned());
         status.weigh_fault(|_| None);
         assert_eq!(status.fault().as_deref(), Some("refused again"), "stays between checks");
-        status.weigh_fault(|_| Some(false));
+        status.weigh_fault(|_| Some(Failed));
         assert_eq!(status.fault(), None, "the worker fails its checks");
-        status.weigh_fault(|_| Some(true));
+        status.weigh_fault(|_| Some(Passed));
         status.clear_fault();
         status.set_fault("lost".to_owned());
         assert_eq!(status.fault(), None, "another loss");
+    }
+
+    /// M1: checks that take longer than the time between attempts. The fault is weighed by its
+    /// first attempt, until the worker's state explains it.
+    #[test]
+    fn a_fault_keeps_the_time_of_its_first_attempt() {
+        use HealthAtFault::{Failed, Passed, Unchecked};
+        let status = FeedStatus::default();
+        let fail = |reason: &str| {
+            let before = now();
+            while now() == before {}
+            status.set_fault(reason.to_owned());
+            status.fault.borrow().as_ref().unwrap().failed_at
+        };
+        let weigh = |health| status.weigh_fault(|_| health);
+        let first = fail("refused");
+        weigh(None);
+        assert_eq!(fail("timed out"), first, "a check is on its way");
+        weigh(Some(Unchecked));
+        let second = fail("timed out");
+        assert_ne!(second, first, "no check began before the first attempt");
+        assert_eq!(fail("closed"), second);
+        assert_eq!(status.fault(), None);
+        weigh(Some(Passed));
+        assert_eq!(status.fault().as_deref(), Some("closed"), "the last reason");
+        assert_eq!(fail("closed"), second);
+        weigh(Some(Failed));
+        let third = fail("closed");
+        assert_ne!(third, second, "the worker's state explains what was before");
+        status.clear_fault();
+        assert_ne!(fail("closed"), third, "another loss");
     }
 
     /// M3: an endpoint that never sends is quiet from the time on that the router follows it. A

@@ -195,7 +195,7 @@ impl KvFeeds {
             feed.status.weigh_fault(|age| {
                 let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
                 let failed_at = NanosSinceStart(now.0.saturating_sub(age));
-                checks(*rank)?.were_passed_around(failed_at)
+                checks(*rank)?.health_at(failed_at)
             });
         }
     }
