@@ -64,7 +64,7 @@ pub(crate) fn request_fault(
         (false, _) if held.score == 0 || is_callers_fault(status) => return None,
         (false, _) => "requests fail",
     };
-    let help = failure_help(status, has_key);
+    let help = failure_help(status, has_key, load.is_open());
     Some(match status {
         0 => format!("{state} without an answer: {help}"),
         _ => format!("{state} with status {status}: {help}"),
@@ -85,12 +85,17 @@ pub const fn callers(is_one_caller: bool) -> &'static str {
     if is_one_caller { "one" } else { "all" }
 }
 
-/// Advice for a status code of the rank. 0: no answer.
+/// Advice for a status code of the rank. 0: no answer. `others_serve`: another rank does better, so
+/// the rank is paused.
 #[must_use]
-pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
+pub const fn failure_help(status: u16, has_key: bool, others_serve: bool) -> &'static str {
     match status {
         401 | 403 if has_key => {
             "it refuses the key of the router: compare `api_key` of the worker with its `--api-key`"
+        }
+        401 | 403 if !others_serve => {
+            "it refuses the key of the router or of the client: set `api_key_file` of the worker, \
+             or compare the keys of clients with its `--api-key`"
         }
         401 | 403 => {
             "it refuses keys that others take: compare the `--api-key` of the workers, or set \
@@ -101,6 +106,9 @@ pub const fn failure_help(status: u16, has_key: bool) -> &'static str {
              `url` with the address and the path of the engine"
         }
         405 | 501 => "it does not take the call: is this a model server? correct `url`",
+        300..=499 if !others_serve => {
+            "it refuses the requests: send it a request by hand, and read its log"
+        }
         300..=499 => "it refuses requests that others take: compare the flags of the workers",
         0 => "it does not answer: read its log",
         200..=299 => {
@@ -148,10 +156,31 @@ mod tests {
 
     #[test]
     fn the_help_names_a_key_or_a_flag() {
-        let help = failure_help;
+        let help = |status, has_key| failure_help(status, has_key, true);
         assert!(help(401, true).contains("`api_key`") && help(403, false).contains("`--api-key`"));
         assert!(help(400, false).contains("flags") && help(404, true).contains("/v1/models"));
         assert!(help(200, false).contains("empty") && help(500, false).contains("drain"));
+        assert!(failure_help(401, false, false).contains("set `api_key_file`"));
+    }
+
+    /// The advice compares a rank with others only while another rank does better.
+    #[test]
+    fn the_help_speaks_of_others_only_where_they_serve() {
+        for status in 0..=599 {
+            for has_key in [false, true] {
+                let alone = failure_help(status, has_key, false);
+                assert!(!alone.contains("others"), "{status}: {alone}");
+            }
+        }
+        for status in [400, 401, 403, 422] {
+            assert!(failure_help(status, false, true).contains("that others take"), "{status}");
+        }
+        for siblings in [&[][..], &[RankIndex(1)]] {
+            let board = LoadBoard::new();
+            (0..4).for_each(|_| fail(&board, 401, siblings));
+            let fault = request_fault(board.rank(RankIndex(0)).unwrap(), false, NOW).unwrap();
+            assert_eq!(fault.contains("others take"), !siblings.is_empty(), "{fault}");
+        }
     }
 
     /// The first failed request has a reason with the status and what to do, with and without a
@@ -165,7 +194,7 @@ mod tests {
             let fault = request_fault(load, false, NOW).unwrap();
             let shown = if status == 0 { "no".to_owned() } else { format!("status {status}") };
             assert!(fault.contains(&shown) || status == 0, "{fault}");
-            assert!(fault.contains(failure_help(status, false)), "{fault}");
+            assert!(fault.contains(failure_help(status, false, false)), "{fault}");
             assert_eq!(RankTrouble::of(load), RankTrouble::None, "a single failure");
             (0..3).for_each(|_| fail(&board, status, &[]));
             if is_refusal(status) {

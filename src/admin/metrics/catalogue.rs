@@ -58,8 +58,8 @@ catalogue! {
         /// `prompt` includes `cached`.
         TENANT_TOKENS = Counter "tenant_tokens_total" ["tenant", "model", "kind"]
             Labelled(scrape_tenants::tokens);
-        /// Requests by tenant: answered, refused, invalid (key, model or form), failed (5xx or
-        /// cut), left by the client. `*`: tenants without a table.
+        /// Requests by tenant: answered (engine refusals too), refused, invalid (router: key,
+        /// model, form), failed (5xx or cut), left by the client. `*`: no table.
         TENANT_REQUESTS = Counter "tenant_requests_total" ["tenant", "result"]
             Labelled(scrape_tenants::requests);
         /// Requests that a tenant with `requests_per_minute` may send now.

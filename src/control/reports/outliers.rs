@@ -48,7 +48,7 @@ impl Outliers {
                         dp_rank,
                         status,
                         pauses,
-                        help = failure_help(status, has_key),
+                        help = failure_help(status, has_key, true),
                         "the rank fails requests that others serve: it gets single requests until \
                          it serves them"
                     );

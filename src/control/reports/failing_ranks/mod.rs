@@ -136,8 +136,10 @@ impl MarkChange {
         let event = |kind, words: &str| RankEvent::new(kind, rank, worker, words);
         match self {
             Self::Set(held) => {
-                let HeldFailures { status, is_one_caller, .. } = held;
-                let help = failure_help(status, worker.api_key.is_some());
+                let HeldFailures { status, is_one_caller, until, .. } = held;
+                // Only a rank that does worse than another rank is paused.
+                let others_serve = until > NanosSinceStart(0);
+                let help = failure_help(status, worker.api_key.is_some(), others_serve);
                 warn!(
                     worker = worker_name,
                     dp_rank,

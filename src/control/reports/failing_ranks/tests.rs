@@ -177,7 +177,7 @@ fn a_change_of_a_mark_is_an_event() {
     let event = MarkChange::Set(held).log(&rank, &worker);
     let wanted = format!("{} fails every request with 404: ", worker.name);
     assert!(event.kind == "failing" && event.text.starts_with(&wanted), "{event:?}");
-    assert!(event.text.ends_with(failure_help(404, false)), "{event:?}");
+    assert!(event.text.ends_with(failure_help(404, false, false)), "{event:?}");
     assert!(event.slow_start.is_none());
     let event = MarkChange::Served.log(&rank, &worker);
     let wanted = format!("{} fails requests no more", worker.name);
