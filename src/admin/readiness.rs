@@ -3,7 +3,7 @@
 use crate::calls::rank_faults::{RankTrouble, feed_fault};
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
-use forebay_board::{LoadBoard, WindowOrigin};
+use forebay_board::LoadBoard;
 use forebay_fleet::worker::{FleetSnapshot, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
@@ -69,7 +69,7 @@ impl RouterReadiness {
         now: NanosSinceStart,
     ) -> Self {
         let windows = board.windows();
-        let is_hand = |pool| windows.open_by_until(pool, WindowOrigin::Hand, now).is_some();
+        let is_hand = |pool| windows.open_by_hand_until(pool, now).is_some();
         let of_queues = |pool| windows.open_until(pool, now).is_some() && !is_hand(pool);
         let orders =
             open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
@@ -239,7 +239,7 @@ fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_board::EjectReason;
+    use forebay_board::{EjectReason, WindowOrigin};
     use forebay_fleet::worker::RoomLimits;
     use forebay_fleet::worker::test_support::two_pools;
 
@@ -306,6 +306,9 @@ mod tests {
         assert_eq!(shown(&["drains"], None)["state"], "not ready");
         board.windows().close(PoolIndex(0), WindowOrigin::Hand, now);
         assert_eq!(shown(&[], None)["state"], "degraded", "the other router has no room");
+        board.windows().close(PoolIndex(0), WindowOrigin::Elsewhere, now);
+        board.windows().open(PoolIndex(0), WindowOrigin::HandElsewhere, now, NanosSinceStart(9));
+        assert_eq!(shown(&[], None), hand, "an operator of another router");
     }
 
     /// M1: a worker that joins is no fault before its first check has ended.

@@ -26,6 +26,10 @@ fn leg(pool: PoolIndex) -> WindowLeg {
     if pools::is_prefill(pool) { WindowLeg::Prefill } else { WindowLeg::Answer }
 }
 
+fn model_names(fleet: &FleetSnapshot, pool: PoolIndex) -> Vec<&str> {
+    pools::models(fleet, pool).map(|(_, model)| &*model.name).collect()
+}
+
 /// The fleet with its load.
 #[derive(Debug)]
 pub(crate) struct LocalView {
@@ -34,7 +38,8 @@ pub(crate) struct LocalView {
     /// Usable ranks that share a rank's queue.
     sharing: Vec<u64>,
     written: Vec<ForeignUsage>,
-    windows: HashMap<PoolIndex, NanosSinceStart>,
+    /// Ends of the windows of other replicas, as written to the load board.
+    windows: HashMap<(PoolIndex, WindowOrigin), NanosSinceStart>,
     /// Other replicas' usage of tenants' limits.
     shared: TenantShare,
     is_draining: bool,
@@ -149,7 +154,8 @@ impl LocalView {
         let windows = self.board.windows();
         let open = |(pool, _)| {
             let until = windows.open_here_until(pool, now)?;
-            Some(LocalWindow { pool, leg: leg(pool), models: self.models(pool), until })
+            let hand_until = windows.open_by_until(pool, WindowOrigin::Hand, now);
+            Some(LocalWindow { pool, leg: leg(pool), models: self.models(pool), until, hand_until })
         };
         self.fleet.used_pools().filter_map(open).collect()
     }
@@ -185,34 +191,55 @@ impl LocalView {
 
     /// Opens and closes windows of other replicas.
     pub(crate) fn write_windows(&mut self, replica: &Replica, now: NanosSinceStart) {
-        let windows = self.board.windows();
-        for (pool, _) in self.fleet.used_pools() {
-            let models: Vec<&str> =
-                pools::models(&self.fleet, pool).map(|(_, model)| &*model.name).collect();
-            let until = replica.window_until(leg(pool), &models).filter(|until| *until > now);
-            let before = self.windows.get(&pool).copied().filter(|before| *before > now);
-            let is_shorter = match (before, until) {
-                (Some(before), Some(until)) => until.plus(SHORTER_MIN) < before,
-                (Some(_), None) => true,
-                (None, _) => false,
-            };
-            match until {
-                Some(until) if is_shorter => {
-                    windows.set_end(pool, WindowOrigin::Elsewhere, now, until);
-                    self.windows.insert(pool, until);
-                }
-                Some(until) => {
-                    windows.open(pool, WindowOrigin::Elsewhere, now, until);
-                    let latest = self.windows.entry(pool).or_insert(until);
-                    *latest = until.max(*latest);
-                }
-                None if is_shorter => {
-                    windows.close(pool, WindowOrigin::Elsewhere, now);
-                    self.windows.remove(&pool);
-                }
-                None => {}
-            }
+        let fleet = Arc::clone(&self.fleet);
+        for (pool, _) in fleet.used_pools() {
+            let window = replica.peers().window(leg(pool), &model_names(&fleet, pool));
+            self.write_window(pool, WindowOrigin::Elsewhere, window.queue_until, now);
+            self.write_window(pool, WindowOrigin::HandElsewhere, window.hand_until, now);
         }
+    }
+
+    fn write_window(
+        &mut self,
+        pool: PoolIndex,
+        by: WindowOrigin,
+        until: Option<NanosSinceStart>,
+        now: NanosSinceStart,
+    ) {
+        let windows = self.board.windows();
+        let until = until.filter(|until| *until > now);
+        let before = self.windows.get(&(pool, by)).copied().filter(|before| *before > now);
+        let is_shorter = match (before, until) {
+            (Some(before), Some(until)) => until.plus(SHORTER_MIN) < before,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        match until {
+            Some(until) if is_shorter => {
+                windows.set_end(pool, by, now, until);
+                self.windows.insert((pool, by), until);
+            }
+            Some(until) => {
+                windows.open(pool, by, now, until);
+                let latest = self.windows.entry((pool, by)).or_insert(until);
+                *latest = until.max(*latest);
+            }
+            None if is_shorter => {
+                windows.close(pool, by, now);
+                self.windows.remove(&(pool, by));
+            }
+            None => {}
+        }
+    }
+
+    /// Names of the replicas that hold the pool's window open.
+    pub(crate) fn window_holders(
+        &self,
+        replica: &Replica,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Vec<String> {
+        replica.peers().window_holders(leg(pool), &model_names(&self.fleet, pool), now)
     }
 
     /// Openings and closings of windows by this router so far.
@@ -264,6 +291,45 @@ mod tests {
         assert_eq!(prefill_elsewhere(true, 2_000), 200);
         assert_eq!(prefill_elsewhere(false, 4_000), 200);
         assert_eq!(prefill_elsewhere(false, 6_000), 0, "a silent router is forgotten");
+    }
+
+    /// A window of an operator reaches the other replica as an order, and a window of a full queue as
+    /// a lack of room. Each message with all windows, or with changes alone.
+    #[test]
+    fn a_window_keeps_its_origin_on_the_way() {
+        let fleet = Arc::new(test_support::two_pools());
+        let pool = fleet.used_pools().next().unwrap().0;
+        let (mut here, mut local) = router(1, &fleet);
+        let (mut other, others) = router(2, &fleet);
+        let at = |ms: u64| NanosSinceStart(ms * 1_000_000);
+        let mut open_at = |now_ms: u64| {
+            let now = at(now_ms);
+            let open = others.open_windows(now);
+            let change = other.windows(&open, now);
+            let load = other.turn(&others.ranks(), &open, now).1;
+            for (kind, bytes) in change.into_iter().chain(load) {
+                here.hear(&kind.subject("test"), &bytes, now);
+                local.write_windows(&here, now);
+            }
+            let windows = local.board.windows();
+            let is_open = |by: &WindowOrigin| windows.open_by_until(pool, *by, now).is_some();
+            let open: Vec<_> = WindowOrigin::ALL.into_iter().filter(is_open).collect();
+            let holders = local.window_holders(&here, pool, now);
+            assert_eq!(holders.is_empty(), open.is_empty());
+            (open, windows.open_by_hand_until(pool, now).map(|end| end.since(now) / 1_000_000))
+        };
+        let windows = others.board.windows();
+        assert_eq!(open_at(1_000), (vec![], None));
+        windows.open(pool, WindowOrigin::Here, at(1_001), at(31_001));
+        assert_eq!(open_at(1_001), (vec![WindowOrigin::Elsewhere], None));
+        // The later end of the queue does not hide the order.
+        windows.open(pool, WindowOrigin::Hand, at(1_002), at(21_002));
+        let both = vec![WindowOrigin::Elsewhere, WindowOrigin::HandElsewhere];
+        assert_eq!(open_at(1_002), (both, Some(20_000)));
+        windows.close(pool, WindowOrigin::Here, at(1_003));
+        assert_eq!(open_at(2_100), (vec![WindowOrigin::HandElsewhere], Some(18_902)));
+        windows.close(pool, WindowOrigin::Hand, at(2_101));
+        assert_eq!(open_at(2_101), (vec![], None));
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct LocalWindow {
     pub models: Vec<String>,
     /// Time at which the window closes.
     pub until: NanosSinceStart,
+    /// Time at which the part of an operator ends; `None`: no operator holds the window open.
+    pub hand_until: Option<NanosSinceStart>,
 }
 
 /// Usage of a rank by other replicas, for the shards.

@@ -46,12 +46,47 @@ pub(crate) struct MessageSequences {
     pub(crate) obeys_seq: u64,
 }
 
-/// Open windows of a replica: end time by model.
+/// Open windows of a replica by model.
 #[derive(Debug, Default)]
 struct PeerWindows {
-    answer: HashMap<String, NanosSinceStart>,
+    answer: HashMap<String, PeerWindow>,
     /// Windows of ranks that serve the prefill leg.
-    prefill: HashMap<String, NanosSinceStart>,
+    prefill: HashMap<String, PeerWindow>,
+}
+
+/// Ends of an open window by origin. The longer end hides the shorter end of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerWindow {
+    /// The replica has no room.
+    pub(crate) queue_until: Option<NanosSinceStart>,
+    /// An operator of the replica opened the window.
+    pub(crate) hand_until: Option<NanosSinceStart>,
+}
+
+impl PeerWindow {
+    fn of(window: &WindowWord, now: NanosSinceStart) -> Self {
+        let end = |ms: u64| now.plus(Duration::from_millis(ms).min(WINDOW_MAX));
+        Self {
+            queue_until: (window.remaining_ms > window.hand_ms).then(|| end(window.remaining_ms)),
+            hand_until: (window.hand_ms > 0).then(|| end(window.hand_ms)),
+        }
+    }
+
+    fn until(self) -> Option<NanosSinceStart> {
+        self.queue_until.max(self.hand_until)
+    }
+
+    fn is_open(self, now: NanosSinceStart) -> bool {
+        self.until().is_some_and(|until| until > now)
+    }
+
+    /// The later end of each origin.
+    fn joined(self, other: Self) -> Self {
+        Self {
+            queue_until: self.queue_until.max(other.queue_until),
+            hand_until: self.hand_until.max(other.hand_until),
+        }
+    }
 }
 
 /// Load of the replica on a rank.
@@ -165,13 +200,21 @@ impl Peers {
         gone
     }
 
-    /// End of the longest window of other replicas for these models.
-    pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
-        let of_peer = |peer: &Peer| {
-            let windows = peer.windows.of(leg);
-            models.iter().filter_map(|model| windows.get(*model).copied()).max()
-        };
-        self.by_id.values().filter_map(of_peer).max()
+    /// Ends of the longest windows of other replicas for these models.
+    pub(crate) fn window(&self, leg: WindowLeg, models: &[&str]) -> PeerWindow {
+        let windows = self.by_id.values().map(|peer| peer.window(leg, models));
+        windows.fold(PeerWindow::default(), PeerWindow::joined)
+    }
+
+    /// Names of the replicas that hold a window of these models open.
+    pub(crate) fn window_holders(
+        &self,
+        leg: WindowLeg,
+        models: &[&str],
+        now: NanosSinceStart,
+    ) -> Vec<String> {
+        let holders = self.by_id.values().filter(|peer| peer.window(leg, models).is_open(now));
+        holders.map(|peer| peer.name.clone()).collect()
     }
 }
 
@@ -192,16 +235,23 @@ impl Peer {
         self.ranks.get(position)?.as_ref()
     }
 
-    /// Open windows by model.
+    fn window(&self, leg: WindowLeg, models: &[&str]) -> PeerWindow {
+        let windows = self.windows.of(leg);
+        let windows = models.iter().filter_map(|model| windows.get(*model).copied());
+        windows.fold(PeerWindow::default(), PeerWindow::joined)
+    }
+
+    /// Open windows by model, with the rest in nanoseconds.
     pub(crate) fn windows(
         &self,
         now: NanosSinceStart,
     ) -> impl Iterator<Item = (&str, WindowLeg, u64)> {
         let of = |leg| self.windows.of(leg).iter().map(move |window| (leg, window));
-        let open = of(WindowLeg::Answer)
-            .chain(of(WindowLeg::Prefill))
-            .filter(move |(_, (_, until))| **until > now);
-        open.map(move |(leg, (model, until))| (model.as_str(), leg, until.since(now)))
+        let open = of(WindowLeg::Answer).chain(of(WindowLeg::Prefill));
+        open.filter_map(move |(leg, (model, window))| {
+            let until = window.until().filter(|until| *until > now)?;
+            Some((model.as_str(), leg, until.since(now)))
+        })
     }
 
     /// Applies everything but the ranks.
@@ -244,7 +294,7 @@ impl MessageSequences {
 }
 
 impl PeerWindows {
-    const fn of(&self, leg: WindowLeg) -> &HashMap<String, NanosSinceStart> {
+    const fn of(&self, leg: WindowLeg) -> &HashMap<String, PeerWindow> {
         match leg {
             WindowLeg::Answer => &self.answer,
             WindowLeg::Prefill => &self.prefill,
@@ -256,19 +306,18 @@ impl PeerWindows {
             WindowLeg::Answer => &mut self.answer,
             WindowLeg::Prefill => &mut self.prefill,
         };
-        let remaining = Duration::from_millis(window.remaining_ms).min(WINDOW_MAX);
-        let until = now.plus(remaining);
+        let received = PeerWindow::of(window, now);
         for model in &window.models {
-            if remaining.is_zero() {
+            if !received.is_open(now) {
                 windows.remove(model);
             } else if let Some(known) = windows.get_mut(model) {
-                *known = until;
+                *known = received;
             } else {
                 if windows.len() >= WINDOWS_MAX {
-                    windows.retain(|_, until| *until > now);
+                    windows.retain(|_, window| window.is_open(now));
                 }
                 if windows.len() < WINDOWS_MAX {
-                    windows.insert(model.clone(), until);
+                    windows.insert(model.clone(), received);
                 }
             }
         }
@@ -298,7 +347,7 @@ mod tests {
             let message = Message::decode(text.as_bytes()).unwrap();
             let now = NanosSinceStart(5);
             peers.hear(MessageKind::Window, &message, ReplicaId(1), now, |_, _| None);
-            let until = |leg| peers.window_until(leg, &["m"]).map(|until| until.since(now));
+            let until = |leg| Some(peers.window(leg, &["m"]).until()?.since(now));
             (until(WindowLeg::Answer), until(WindowLeg::Prefill))
         };
         let words = |field: &str| {
@@ -308,6 +357,35 @@ mod tests {
         };
         assert_eq!(heard(&words("windows")), (Some(1_000_000), None));
         assert_eq!(heard(&words("prefill_windows")), (None, Some(1_000_000)));
+    }
+
+    /// The window of an operator keeps its origin. A message of a replica without `hand_ms` is a
+    /// queue's.
+    #[test]
+    fn a_window_by_hand_is_told_from_a_full_queue() {
+        let now = NanosSinceStart(5);
+        let ms = |ms: u64| now.plus(Duration::from_millis(ms));
+        let received = |member: &str| {
+            let mut peers = Peers::default();
+            let text = format!(
+                r#"{{"replica":"2","name":"n","seq":1,"windows":[{{"models":["m"],{member}}}]}}"#
+            );
+            let message = Message::decode(text.as_bytes()).unwrap();
+            peers.hear(MessageKind::Window, &message, ReplicaId(1), now, |_, _| None);
+            let holders = peers.window_holders(WindowLeg::Answer, &["m"], now);
+            assert_eq!(holders.is_empty(), !peers.window(WindowLeg::Answer, &["m"]).is_open(now));
+            peers.window(WindowLeg::Answer, &["m"])
+        };
+        for (member, queue_until, hand_until) in [
+            (r#""remaining_ms":7"#, Some(ms(7)), None),
+            (r#""remaining_ms":7,"hand_ms":7"#, None, Some(ms(7))),
+            (r#""remaining_ms":9,"hand_ms":7"#, Some(ms(9)), Some(ms(7))),
+            (r#""remaining_ms":0,"hand_ms":0"#, None, None),
+        ] {
+            assert_eq!(received(member), PeerWindow { queue_until, hand_until }, "{member}");
+        }
+        let far = format!(r#""remaining_ms":{0},"hand_ms":{0}"#, u64::MAX);
+        assert_eq!(received(&far).until(), Some(now.plus(WINDOW_MAX)), "bounded");
     }
 
     #[test]

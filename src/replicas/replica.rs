@@ -223,11 +223,6 @@ impl Replica {
         heard.windows
     }
 
-    /// End of the longest window of other replicas for the pool.
-    pub(crate) fn window_until(&self, leg: WindowLeg, models: &[&str]) -> Option<NanosSinceStart> {
-        self.peers.window_until(leg, models)
-    }
-
     /// Compares this router's open windows with the published windows. The returned changes must be
     /// published at once.
     pub(crate) fn windows(
@@ -238,19 +233,19 @@ impl Replica {
         let told = &self.told_windows;
         let is_told = |window: &&LocalWindow| {
             let before = told.iter().find(|before| before.pool == window.pool);
-            before.is_some_and(|before| window.until <= before.until.plus(LONGER_MIN))
+            before.is_some_and(|before| is_covered(window, before))
         };
         let opened = open.iter().filter(|window| !is_told(window)).map(|w| (w.leg, word(w, now)));
         let is_open = |pool| open.iter().any(|window| window.pool == pool);
         let early = told.iter().filter(|before| before.until > now && !is_open(before.pool));
         let closed = early.map(|before| {
-            (before.leg, WindowWord { models: before.models.clone(), remaining_ms: 0 })
+            (before.leg, WindowWord { models: before.models.clone(), ..WindowWord::default() })
         });
         let changed: Vec<(WindowLeg, WindowWord)> = opened.chain(closed).collect();
         // Keeps the published end time as the reference for later extensions.
         let kept = |window: &LocalWindow| {
             let before = self.told_windows.iter().find(|before| before.pool == window.pool);
-            before.filter(|before| window.until <= before.until.plus(LONGER_MIN)).cloned()
+            before.filter(|before| is_covered(window, before)).cloned()
         };
         self.told_windows =
             open.iter().map(|window| kept(window).unwrap_or_else(|| window.clone())).collect();
@@ -465,9 +460,18 @@ impl Replica {
     }
 }
 
+/// Whether the published window includes this window.
+fn is_covered(window: &LocalWindow, published: &LocalWindow) -> bool {
+    let hand_end = |window: &LocalWindow| window.hand_until.unwrap_or_default();
+    window.until <= published.until.plus(LONGER_MIN)
+        && hand_end(window) <= hand_end(published).plus(LONGER_MIN)
+}
+
 fn word(window: &LocalWindow, now: NanosSinceStart) -> WindowWord {
-    let remaining_ms = window.until.since(now).div_ceil(1_000_000);
-    WindowWord { models: window.models.clone(), remaining_ms }
+    let rest = |until: NanosSinceStart| until.since(now).div_ceil(1_000_000);
+    let remaining_ms = rest(window.until);
+    let hand_ms = window.hand_until.map_or(0, rest);
+    WindowWord { models: window.models.clone(), remaining_ms, hand_ms }
 }
 
 /// Without a limit no part is computed.

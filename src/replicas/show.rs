@@ -8,6 +8,7 @@ use super::tally::MessageOutcome;
 use super::task::Replicas;
 use super::transports::mesh::Mesh;
 use super::wire::{MessageKind, ReplicaId};
+use forebay_base::PoolIndex;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -62,6 +63,13 @@ impl Replicas {
             "name": replica.name(),
             "replicas": others,
         })
+    }
+
+    /// Names of the other routers that hold the window of a pool open.
+    #[must_use]
+    pub fn window_holders(&self, pool: PoolIndex) -> Vec<String> {
+        let ConnectedReplica { replica, local } = &*self.connected.borrow();
+        local.window_holders(replica, pool, self.clock.now())
     }
 
     /// The figures of `/metrics` about replicas.

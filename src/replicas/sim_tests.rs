@@ -221,14 +221,16 @@ impl Sim {
     }
 
     fn knows_window(&self, node: usize) -> bool {
-        let until = self.nodes[node].replica.window_until(WindowLeg::Answer, &["m"]);
+        let until = self.nodes[node].replica.peers().window(WindowLeg::Answer, &["m"]).queue_until;
         until.is_some_and(|until| until > self.now)
     }
 
     fn open_window(&mut self, node: usize, lasting: Duration) {
         let until = self.now.plus(lasting);
         let leg = WindowLeg::Answer;
-        let window = LocalWindow { pool: PoolIndex(0), leg, models: vec!["m".to_owned()], until };
+        let models = vec!["m".to_owned()];
+        let pool = PoolIndex(0);
+        let window = LocalWindow { pool, leg, models, until, hand_until: None };
         self.nodes[node].windows = vec![window];
         let open = self.nodes[node].windows.clone();
         let edge = self.nodes[node].replica.windows(&open, self.now);

@@ -29,6 +29,12 @@
 //! {"replica":"5be1c0ffee15600d","name":"router-a","seq":20,
 //!  "prefill_windows":[{"models":["llama"],"remaining_ms":700}]}
 //! ```
+//! `hand_ms` of a window is the rest for which an operator holds it open, up to `remaining_ms`. A
+//! replica without that field takes the window for a full queue's:
+//! ```json
+//! {"replica":"5be1c0ffee15600d","name":"router-a","seq":21,
+//!  "windows":[{"models":["llama"],"remaining_ms":600000,"hand_ms":600000}]}
+//! ```
 //! Windows of ranks that serve the prefill leg are in `prefill_windows` instead. A pool is named by
 //! its models, an engine's rank by the authority of its worker's URL and its `dp` number: replicas
 //! have to be configured with the same URLs. Load:
@@ -127,10 +133,14 @@ impl WindowLeg {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WindowWord {
     pub(crate) models: Vec<String>,
+    /// Rest of the window, of any origin.
     pub(crate) remaining_ms: u64,
+    /// Rest of the window that an operator opened; 0 for none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) hand_ms: u64,
 }
 
 /// A replica's load on a rank.
@@ -302,11 +312,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DOCUMENTED: [&str; 4] = [
+    const DOCUMENTED: [&str; 5] = [
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":17,"windows":[{"models":["llama","llama-lora"],"remaining_ms":1000}]}"#,
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"heard":[["00000000000000a7",230]],"ranks":[{"worker":"10.0.0.5:8000","dp":0,"prefill":512,"places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},"kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}"#,
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":1}"#,
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}"#,
+        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":21,"windows":[{"models":["llama"],"remaining_ms":600000,"hand_ms":600000}]}"#,
     ];
 
     #[test]

@@ -100,6 +100,36 @@ fn two_and_three_routers_share_a_window_within_100_ms() {
     assert_eq!(metric(admins[1], byes), 1.0);
 }
 
+/// An order stays an order at the other router: `refusing`, the rest of the window, and no close
+/// that the next message would undo.
+#[test]
+fn a_window_of_an_operator_is_an_order_at_each_router() {
+    let worker = Worker::json("{}");
+    let admins = [(); 2].map(|()| port_for_later());
+    let [first, second] = [0, 1].map(|at| replica(&worker, &admins, at));
+    know_each_other(&admins);
+    let json =
+        |path: &str| -> Value { serde_json::from_slice(&get(admins[1], path).body).expect("JSON") };
+    window(&first, r#"{"open":"600s"}"#);
+    until("the other refuses", || status(second.listen) == 429);
+    let ready = json("/readyz");
+    assert_eq!((&ready["state"], &ready["concerns"]), (&"refusing".into(), &Value::Array(vec![])));
+    window(&second, r#"{"close":true}"#);
+    assert_eq!(status(second.listen), 429, "the first router holds the window open");
+    let pool = &json("/admin/window")["pools"][0];
+    assert_eq!(pool["by"], serde_json::json!(["hand"]));
+    assert!(pool["cause"].as_str().unwrap().contains("at another router"), "{pool}");
+    let names: Value = json("/replicas")["replicas"][0]["name"].clone();
+    assert_eq!(pool["held_by"], Value::Array(vec![names]));
+    let mut client = Client::connect(second.listen);
+    client.send(&post("/v1/completions", ASK));
+    let after: u64 = client.reply().field("retry-after").expect("a wait").parse().unwrap();
+    assert!(after >= 30, "{after} s: the rest of the window, up to a minute");
+    window(&first, r#"{"close":true}"#);
+    until("both serve", || status(first.listen) == 200 && status(second.listen) == 200);
+    assert_eq!(json("/readyz")["state"], "ready");
+}
+
 #[test]
 fn limits_of_a_rank_hold_for_all_routers_together() {
     let admins = [(); 3].map(|()| port_for_later());

@@ -130,8 +130,11 @@ fn a_window_is_open_to_a_tenant_below_its_share() {
         assert!(!stage.lets_in(1, false) && stage.lets_in(2, false), "{mode:?}");
         let now = stage.now;
         let until = stage.now.plus(Duration::from_secs(1));
-        stage.board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, until);
-        assert!(!stage.lets_in(2, false), "{mode:?}: what an operator closes is closed");
+        for origin in WindowOrigin::BY_HAND {
+            stage.board.windows().open(PoolIndex(0), origin, now, until);
+            assert!(!stage.lets_in(2, false), "{mode:?}: what an operator closes is closed");
+            stage.board.windows().close(PoolIndex(0), origin, now);
+        }
     }
 }
 

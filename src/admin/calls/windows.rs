@@ -16,11 +16,11 @@ const OPEN_MAX: Duration = Duration::from_secs(60 * 60);
 /// Longest model name that an answer repeats, in characters.
 const QUOTED_CHARS_MAX: usize = 128;
 
-/// Openers of a window, and their labels.
-pub(crate) const OPENERS: [(WindowOrigin, &str); 3] = [
-    (WindowOrigin::Here, "here"),
-    (WindowOrigin::Hand, "hand"),
-    (WindowOrigin::Elsewhere, "elsewhere"),
+/// Labels of the openers of windows, with their origins.
+pub(crate) const OPENERS: [(&str, &[WindowOrigin]); 3] = [
+    ("here", &[WindowOrigin::Here]),
+    ("hand", &WindowOrigin::BY_HAND),
+    ("elsewhere", &[WindowOrigin::Elsewhere]),
 ];
 
 const HOW_TO_ASK: &str = "\
@@ -79,7 +79,8 @@ impl WindowRequest {
         }
     }
 
-    /// Opens or closes windows, regardless of their opener.
+    /// Opens or closes windows of this router and of its operators. Windows of other replicas stay:
+    /// their next message would open them again.
     ///
     /// # Errors
     /// No worker serves the model.
@@ -97,9 +98,8 @@ impl WindowRequest {
                     windows.set_end(pool, WindowOrigin::Hand, now, now.plus(time));
                 }
                 None => {
-                    for (by, _) in OPENERS {
-                        windows.close(pool, by, now);
-                    }
+                    windows.close(pool, WindowOrigin::Here, now);
+                    windows.close(pool, WindowOrigin::Hand, now);
                 }
             }
         }
@@ -129,10 +129,23 @@ fn pools_of(fleet: &FleetSnapshot, name: &str) -> Result<[Option<PoolIndex>; 2],
     Err(UnknownModel(format!("no worker serves the model {quoted:?}; GET /workers lists them")))
 }
 
-/// Every pool with its window.
+/// Every pool with its window. `holders`: names of the other routers that hold the window of a pool
+/// open. Only there can it be closed.
 #[must_use]
-pub fn list(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Value {
-    let pools = fleet.used_pools().map(|pool| shown(pool, fleet, windows, now));
+pub fn list(
+    fleet: &FleetSnapshot,
+    windows: &Windows,
+    holders: impl Fn(PoolIndex) -> Vec<String>,
+    now: NanosSinceStart,
+) -> Value {
+    let with_holders = |pool: (PoolIndex, &Pool)| {
+        let mut shown = shown(pool, fleet, windows, now);
+        if let Some(shown) = shown.as_object_mut() {
+            shown.insert("held_by".to_owned(), holders(pool.0).into());
+        }
+        shown
+    };
+    let pools = fleet.used_pools().map(with_holders);
     json!({ "pools": pools.collect::<Vec<_>>() })
 }
 
@@ -167,8 +180,18 @@ fn open_by(
     now: NanosSinceStart,
 ) -> impl Iterator<Item = &'static str> {
     let open = OPENERS.iter();
-    let open = open.filter(move |(by, _)| windows.open_by_until(pool, *by, now).is_some());
-    open.map(|(_, word)| *word)
+    let open = open.filter(move |(_, origins)| is_open_by(windows, pool, origins, now));
+    open.map(|(label, _)| *label)
+}
+
+/// Whether a window of any of these origins is open.
+pub(crate) fn is_open_by(
+    windows: &Windows,
+    pool: PoolIndex,
+    origins: &[WindowOrigin],
+    now: NanosSinceStart,
+) -> bool {
+    origins.iter().any(|by| windows.open_by_until(pool, *by, now).is_some())
 }
 
 /// The openers of a pool's open windows, as in `hand, elsewhere`.
@@ -188,6 +211,9 @@ pub fn window_cause(
     let is_open = |by| windows.open_by_until(pool, by, now).is_some();
     if is_open(WindowOrigin::Hand) {
         return "an operator opened the window".to_owned();
+    }
+    if is_open(WindowOrigin::HandElsewhere) {
+        return "an operator opened the window at another router of the group".to_owned();
     }
     if is_open(WindowOrigin::Elsewhere) && !is_open(WindowOrigin::Here) {
         return "another router of the group has no room".to_owned();
@@ -240,7 +266,7 @@ mod tests {
     }
 
     fn open_ms(fleet: &FleetSnapshot, windows: &Windows, now: NanosSinceStart) -> Vec<u64> {
-        let list = list(fleet, windows, now);
+        let list = list(fleet, windows, |_| Vec::new(), now);
         let pools = list["pools"].as_array().unwrap();
         pools.iter().map(|pool| pool["open_ms"].as_u64().unwrap()).collect()
     }
@@ -282,11 +308,16 @@ mod tests {
         apply(r#"{"open":"1s"}"#).unwrap();
         assert_eq!(open_ms(&fleet, &windows, NOW), [1_000, 1_000], "the last order counts");
         windows.open(PoolIndex(2), WindowOrigin::Elsewhere, NOW, NOW.plus(OPEN_MAX));
-        let second = list(&fleet, &windows, NOW)["pools"][1].clone();
+        let second = list(&fleet, &windows, |_| Vec::new(), NOW)["pools"][1].clone();
         assert_eq!(second["by"], json!(["hand", "elsewhere"]));
         assert_eq!((&second["models"], &second["openings"]), (&json!(["other"]), &json!(2)));
         apply(r#"{"model":"other","close":true}"#).unwrap();
-        assert_eq!(open_ms(&fleet, &windows, NOW), [1_000, 0], "whatever its origin");
+        assert_eq!(open_ms(&fleet, &windows, NOW)[0], 1_000);
+        let held = |pool: PoolIndex| if pool.0 == 2 { vec!["b".to_owned()] } else { Vec::new() };
+        let held = list(&fleet, &windows, held, NOW)["pools"].clone();
+        assert_eq!((&held[1]["open"], &held[1]["by"]), (&json!(true), &json!(["elsewhere"])));
+        assert_eq!((&held[1]["held_by"], &held[0]["held_by"]), (&json!(["b"]), &json!([])));
+        windows.close(PoolIndex(2), WindowOrigin::Elsewhere, NOW);
         apply(r#"{"close":true}"#).unwrap();
         assert_eq!(open_ms(&fleet, &windows, NOW), [0, 0]);
     }
@@ -298,7 +329,7 @@ mod tests {
         fleet.ranks[1].role = Role::Prefill;
         pools::assign(&mut fleet);
         asked(r#"{"model":"base","open":"2s"}"#).unwrap().apply(&fleet, &windows, NOW).unwrap();
-        let list = list(&fleet, &windows, NOW);
+        let list = list(&fleet, &windows, |_| Vec::new(), NOW);
         let shown =
             |pool: &Value| (pool["leg"].clone(), pool["models"][0].clone(), pool["open"].clone());
         let shown: Vec<_> = list["pools"].as_array().unwrap().iter().map(shown).collect();
@@ -325,7 +356,7 @@ mod tests {
         ] {
             windows.open_at(pool, at, NOW, NOW.plus(OPEN_MAX));
             assert!(cause().contains(wanted), "{}", cause());
-            assert!(list(&fleet, &windows, NOW)["pools"][0]["cause"] == cause());
+            assert!(list(&fleet, &windows, |_| Vec::new(), NOW)["pools"][0]["cause"] == cause());
         }
         windows.open_at(pool, WindowCause::Places, NOW, NOW.plus(OPEN_MAX));
         let mut half = two_pools();
@@ -339,11 +370,15 @@ mod tests {
         assert!(cause().contains("bytes_max"), "the own limit first: {}", cause());
         windows.close(pool, WindowOrigin::Here, NOW);
         assert!(cause().contains("another router"), "{}", cause());
+        windows.open(pool, WindowOrigin::HandElsewhere, NOW, NOW.plus(OPEN_MAX));
+        assert!(cause().contains("operator opened the window at another"), "{}", cause());
+        assert_eq!(openers(&windows, pool, NOW), "hand, elsewhere");
+        windows.close(pool, WindowOrigin::HandElsewhere, NOW);
         windows.open(pool, WindowOrigin::Hand, NOW, NOW.plus(OPEN_MAX));
         assert!(cause().contains("operator"), "{}", cause());
         windows.close(pool, WindowOrigin::Hand, NOW);
         windows.close(pool, WindowOrigin::Elsewhere, NOW);
-        assert!(list(&fleet, &windows, NOW)["pools"][0]["cause"].is_null());
+        assert!(list(&fleet, &windows, |_| Vec::new(), NOW)["pools"][0]["cause"].is_null());
     }
 
     #[test]

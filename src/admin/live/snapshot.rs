@@ -14,7 +14,6 @@ use super::ranks;
 use super::tenants;
 use forebay_base::limits::MODELS_MAX;
 use forebay_base::{PoolIndex, QueueIndex, RankIndex, RouterId, broken_invariant_count};
-use forebay_board::WindowOrigin;
 use forebay_board::account::{Count, RankCount, Stage, TTFT_BOUNDS_NS};
 use forebay_config::QueueMode;
 use forebay_fleet::worker::{FleetSnapshot, Pool};
@@ -100,7 +99,7 @@ fn has_hand_window(sources: &ScrapeSources<'_>) -> bool {
     let FleetView { fleet, board, now, .. } = sources.fleet;
     let windows = board.windows();
     let mut pools = fleet.used_pools();
-    pools.any(|(pool, _)| windows.open_by_until(pool, WindowOrigin::Hand, now).is_some())
+    pools.any(|(pool, _)| windows.open_by_hand_until(pool, now).is_some())
 }
 
 const fn queue_mode(mode: QueueMode) -> &'static str {

@@ -4,7 +4,7 @@
 
 use super::metrics_text::Family;
 use super::samples::{each_rank, load};
-use crate::calls::windows::OPENERS;
+use crate::calls::windows::{OPENERS, is_open_by};
 use crate::sources::{FleetView, ScrapeSources};
 use forebay_base::{PoolIndex, QueueIndex, RankIndex};
 use forebay_board::QueueCell;
@@ -95,8 +95,8 @@ pub(crate) fn queue_limit(sources: &ScrapeSources<'_>) -> Option<u64> {
 pub(crate) fn windows_open(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     let FleetView { fleet, board, now, .. } = sources.fleet;
     for (pool, _) in fleet.used_pools() {
-        for (by, label) in OPENERS {
-            let open = board.windows().open_by_until(pool, by, now).is_some();
+        for (label, origins) in OPENERS {
+            let open = is_open_by(board.windows(), pool, origins, now);
             family.sample(&[&of_pool(fleet, pool)[..], &[("by", label)]].concat(), open.into());
         }
     }
@@ -198,6 +198,7 @@ mod tests {
         queue.join(most, QueueDemand { bytes: 20, tokens: 30, ..QueueDemand::default() }).unwrap();
         let until = NanosSinceStart(0).plus(second);
         board.windows().open(PoolIndex(2), WindowOrigin::Elsewhere, NanosSinceStart(0), until);
+        board.windows().open(PoolIndex(0), WindowOrigin::HandElsewhere, NanosSinceStart(0), until);
         let text = scraped(&with_mode(QueueMode::Pool), &board);
         for line in [
             r#"rank_places_max{worker="w",dp_rank="1"} 4"#,
@@ -212,6 +213,7 @@ mod tests {
             r#"queue_bytes{model="base"} 20"#,
             r#"queue_kv_tokens{model="base"} 30"#,
             r#"queue_depth{model="other~"} 0"#,
+            r#"window_open{model="base",by="hand"} 1"#,
             r#"window_open{model="base",by="elsewhere"} 0"#,
             r#"window_open{model="other~",by="here"} 0"#,
             r#"window_open{model="other~",by="elsewhere"} 1"#,

@@ -1,6 +1,6 @@
 //! The rejection windows: requests of a pool are refused at once while its window is open. Each
-//! pool has a word for each [`WindowOrigin`]: its own queue, an operator, other replicas. A further
-//! word covers all pools and is read before a body is read. A window ends by the clock alone,
+//! pool has a word for each [`WindowOrigin`]: its own queue, an operator, the queues of other replicas,
+//! their operators. A further word covers all pools and is read before a body is read. A window ends by the clock alone,
 //! without any action.
 
 use crossbeam_utils::CachePadded;
@@ -40,18 +40,28 @@ struct PoolWindow {
     here_ns: AtomicU64,
     by_hand_ns: AtomicU64,
     elsewhere_ns: AtomicU64,
+    hand_elsewhere_ns: AtomicU64,
     openings: AtomicU64,
 }
 
 /// Origin of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowOrigin {
     /// This router: its own queue is full.
     Here,
     /// An operator of this router. New room does not close the window.
     Hand,
-    /// Another replica of this router.
+    /// Another replica of this router: its queue is full.
     Elsewhere,
+    /// An operator of another replica. An order, as [`Self::Hand`] is.
+    HandElsewhere,
+}
+
+impl WindowOrigin {
+    /// All origins.
+    pub const ALL: [Self; 4] = [Self::Here, Self::Hand, Self::Elsewhere, Self::HandElsewhere];
+    /// Origins of windows that an operator opened, here or at another replica.
+    pub const BY_HAND: [Self; 2] = [Self::Hand, Self::HandElsewhere];
 }
 
 impl WindowCause {
@@ -67,6 +77,7 @@ impl Windows {
                 here_ns: AtomicU64::new(0),
                 by_hand_ns: AtomicU64::new(0),
                 elsewhere_ns: AtomicU64::new(0),
+                hand_elsewhere_ns: AtomicU64::new(0),
                 openings: AtomicU64::new(0),
             })
         };
@@ -96,8 +107,18 @@ impl Windows {
     /// End of the period in which requests of the pool are refused; `None` if they are not.
     #[must_use]
     pub fn open_until(&self, pool: PoolIndex, now: NanosSinceStart) -> Option<NanosSinceStart> {
-        let by = |by| self.open_by_until(pool, by, now);
-        by(WindowOrigin::Here).max(by(WindowOrigin::Hand)).max(by(WindowOrigin::Elsewhere))
+        WindowOrigin::ALL.into_iter().filter_map(|by| self.open_by_until(pool, by, now)).max()
+    }
+
+    /// End of the pool's window if an operator opened it, here or at another replica; `None` if it
+    /// is closed.
+    #[must_use]
+    pub fn open_by_hand_until(
+        &self,
+        pool: PoolIndex,
+        now: NanosSinceStart,
+    ) -> Option<NanosSinceStart> {
+        WindowOrigin::BY_HAND.into_iter().filter_map(|by| self.open_by_until(pool, by, now)).max()
     }
 
     /// End of the pool's window if this router or its operator opened it; `None` if it is closed.
@@ -220,7 +241,7 @@ impl Windows {
 
     fn edge(&self, by: WindowOrigin) {
         // Every replica reports only its own windows.
-        if by == WindowOrigin::Elsewhere {
+        if matches!(by, WindowOrigin::Elsewhere | WindowOrigin::HandElsewhere) {
             return;
         }
         // ordering: Release; pairs with the Acquire in `edges`: a reader of the count also sees the
@@ -252,6 +273,7 @@ impl PoolWindow {
             WindowOrigin::Here => &self.here_ns,
             WindowOrigin::Hand => &self.by_hand_ns,
             WindowOrigin::Elsewhere => &self.elsewhere_ns,
+            WindowOrigin::HandElsewhere => &self.hand_elsewhere_ns,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
     forebay window open 30s --model Qwen/Qwen3-8B\n  \
     forebay window close\n\n\
     While a window is open, requests of its pool get 429. No queue closes a window by hand; its\n\
-    time ends it. `close` closes windows of queues and of replicas too.")]
+    time ends it. `close` closes windows of queues too. Close a window of a replica there.")]
 pub(crate) struct WindowArgs {
     /// What to do; without it the windows are shown
     action: Option<WindowAction>,
@@ -88,7 +88,20 @@ async fn report(
     let heading = ["POOL", "MODELS", "RANKS", "WINDOW", "FOR", "BY", "OPENINGS"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(list(&answer, "pools").iter().map(row));
-    table(&rows, out).map_err(|error| unwritten(&error))
+    table(&rows, out).map_err(|error| unwritten(&error))?;
+    for held in list(&answer, "pools").iter().filter_map(held) {
+        writeln!(out, "{held}").map_err(|error| unwritten(&error))?;
+    }
+    Ok(())
+}
+
+/// Routers that hold the window of a pool open; `None` if there are none.
+fn held(pool: &Value) -> Option<String> {
+    let routers = words(pool, "held_by");
+    let number = count(pool, "pool");
+    (!list(pool, "held_by").is_empty()).then(|| {
+        format!("pool {number} is held by {routers}: `forebay window close` works only there")
+    })
 }
 
 /// Body of the call; `None`: only show.
@@ -136,6 +149,16 @@ fn row(pool: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_of_another_router_names_that_router() {
+        let shown = json!({ "pool": 2, "held_by": ["router-a", "router-b"] });
+        let wanted =
+            "pool 2 is held by router-a, router-b: `forebay window close` works only there";
+        assert_eq!(held(&shown).as_deref(), Some(wanted));
+        assert_eq!(held(&json!({ "pool": 2, "held_by": [] })), None);
+        assert_eq!(held(&json!({ "pool": 2 })), None, "an older router");
+    }
 
     #[test]
     fn the_rest_of_a_window_has_units_and_no_milliseconds() {

@@ -223,7 +223,11 @@ impl Publication {
     }
 
     pub(super) fn windows(&self, env: &Environment) -> Value {
-        forebay_admin::list_windows(&self.fleet, env.board.windows(), env.clock.now())
+        let holders = |pool| {
+            let replicas = self.replicas.as_ref();
+            replicas.map_or_else(Vec::new, |replicas| replicas.window_holders(pool))
+        };
+        forebay_admin::list_windows(&self.fleet, env.board.windows(), holders, env.clock.now())
     }
 
     pub(super) const fn explaining(&self) -> &ExplainThread {

@@ -68,7 +68,7 @@ pub(crate) fn has_share(
     tenant: TenantPart,
 ) -> bool {
     let windows = board.windows();
-    if windows.open_by_until(pool, WindowOrigin::Hand, now).is_some() {
+    if windows.open_by_hand_until(pool, now).is_some() {
         return false;
     }
     let is_full_here = windows.open_by_until(pool, WindowOrigin::Here, now).is_some();

@@ -122,7 +122,7 @@ impl Stages {
             Duration::from_nanos(until.map_or(0, |until| until.since(now))).min(BEFORE_JITTER_MAX)
         };
         let left = rest(windows.open_until(pool, now));
-        let by_hand = rest(windows.open_by_until(pool, WindowOrigin::Hand, now));
+        let by_hand = rest(windows.open_by_hand_until(pool, now));
         let after = match self.back_after(fleet, pool, now) {
             Some(after) if after >= by_hand => after,
             Some(_) => self.later_by_chance(by_hand),
@@ -289,9 +289,10 @@ impl Stages {
     ) -> Option<Duration> {
         let pool = fleet.pool(index)?;
         let ahead = waiting(&self.loads.board, fleet, index, pool) + 1;
-        let is_open = |by| self.loads.board.windows().open_by_until(index, by, now).is_some();
+        let windows = self.loads.board.windows();
+        let is_open = |by| windows.open_by_until(index, by, now).is_some();
         // Refusals by the window of an operator or of another replica leave the pool with room.
-        if ![WindowOrigin::Hand, WindowOrigin::Elsewhere].into_iter().any(is_open) {
+        if !WindowOrigin::ALL.into_iter().any(|by| by != WindowOrigin::Here && is_open(by)) {
             // Now, not at the next tick: in a burst of refusals the rate would be as old as it.
             self.drain_rates.observe_refusal(index, pool, &self.loads.board, now);
         }
@@ -322,34 +323,68 @@ mod tests {
 
     const POOL: PoolIndex = PoolIndex(2);
 
-    /// A pool that ends 20 requests a second and has room, while a window is open for a second.
-    /// Returns the waits beside the rest of the window, and the rate that the shard has learned.
-    fn refused_by(origin: WindowOrigin) -> (Vec<(Duration, Duration)>, Option<f64>) {
-        let fleet = two_pools();
-        let rank = fleet.pool(POOL).unwrap().ranks[0];
-        let board = LoadBoard::new();
+    fn stages(fleet: &FleetSnapshot) -> Stages {
         let rules = StageRules::of(&fleet.config);
         let reports = LoadReports::new(Duration::from_millis(300));
-        let loads = Loads { board: board.into(), reports };
+        let loads = Loads { board: LoadBoard::new().into(), reports };
         let random = fastrand::Rng::with_seed(1);
-        let mut stages = Stages::new(ShardIndex(0), rules, loads, RetryBudget::new(100), random);
+        Stages::new(ShardIndex(0), rules, loads, RetryBudget::new(100), random)
+    }
+
+    /// A pool that ends 20 requests a second for a second, behind a window that is open for
+    /// `length`. Returns the waits beside the rest of the window.
+    fn refuse(
+        stages: &mut Stages,
+        fleet: &FleetSnapshot,
+        origin: WindowOrigin,
+        start: NanosSinceStart,
+        length: Duration,
+    ) -> Vec<(Duration, Duration)> {
+        let rank = fleet.pool(POOL).unwrap().ranks[0];
         let board = stages.loads.board.clone();
-        let end = NanosSinceStart(0).plus(Duration::from_millis(1_100));
-        board.windows().open(POOL, origin, NanosSinceStart(0), end);
+        let end = start.plus(length);
+        board.windows().open(POOL, origin, start, end);
         let mut waits = Vec::new();
-        let mut now = NanosSinceStart(0);
+        let mut now = start;
         for _ in 0..20 {
             now = now.plus(Duration::from_millis(50));
             let load = board.rank(rank).unwrap();
             assert!(load.try_acquire(RoomLimits::default(), RoomDemand::default()).is_some());
             board.give_back(rank, 0, Some(ModelIndex(0)));
             let part = TenantPart { tenant: 0, weight: 1, is_only: true };
-            let refused = stages.window_of(&fleet, POOL, now, &mut NewRequest::of(part));
+            let refused = stages.window_of(fleet, POOL, now, &mut NewRequest::of(part));
             let refused = refused.expect_err("the window is open");
             let left = Duration::from_nanos(end.since(now));
             waits.push((refused.retry_after().expect("a wait"), left));
         }
-        (waits, stages.drain_rates.per_second(POOL, now))
+        waits
+    }
+
+    /// The waits behind a window, and the rate that the shard has learned.
+    fn refused_by(origin: WindowOrigin) -> (Vec<(Duration, Duration)>, Option<f64>) {
+        let fleet = two_pools();
+        let mut stages = stages(&fleet);
+        let length = Duration::from_millis(1_100);
+        let waits = refuse(&mut stages, &fleet, origin, NanosSinceStart(0), length);
+        let end = NanosSinceStart(0).plus(Duration::from_secs(1));
+        (waits, stages.drain_rates.per_second(POOL, end))
+    }
+
+    /// A known drain rate shortens the wait behind a full queue, here or at another replica, and
+    /// not the wait behind an order.
+    #[test]
+    fn an_order_has_the_rest_of_its_window_whatever_the_rate() {
+        let fleet = two_pools();
+        for origin in WindowOrigin::ALL {
+            let mut stages = stages(&fleet);
+            let second = Duration::from_secs(1);
+            let start = NanosSinceStart(0);
+            refuse(&mut stages, &fleet, WindowOrigin::Here, start, second + second / 10);
+            let start = start.plus(second + second / 5);
+            let waits = refuse(&mut stages, &fleet, origin, start, 30 * second);
+            let is_rest = waits.iter().all(|(wait, left)| wait >= left);
+            assert_eq!(is_rest, WindowOrigin::BY_HAND.contains(&origin), "{origin:?} {waits:?}");
+        }
     }
 
     /// Decision 0048: only ends of a full pool teach the rate. An operator, and another replica,
@@ -358,7 +393,8 @@ mod tests {
     fn only_a_window_of_a_full_pool_teaches_the_drain_rate() {
         let (_, rate) = refused_by(WindowOrigin::Here);
         assert!(rate.is_some_and(|rate| (15.0..25.0).contains(&rate)), "{rate:?}");
-        for origin in [WindowOrigin::Hand, WindowOrigin::Elsewhere] {
+        let origins = WindowOrigin::ALL.into_iter().filter(|origin| *origin != WindowOrigin::Here);
+        for origin in origins {
             let (waits, rate) = refused_by(origin);
             assert_eq!(rate, None, "{origin:?}");
             for (wait, left) in waits {
