@@ -262,6 +262,15 @@ impl AskError {
         }
     }
 
+    /// True if no load of the engine explains the fault: no listener, another server, or a path
+    /// or a key that a server refuses.
+    pub(crate) const fn is_never_load(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { .. } | Self::Loop { .. } | Self::Status { status: 401 | 403 | 404, .. }
+        )
+    }
+
     /// True if another address of the name may respond.
     pub(crate) const fn is_unreached(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Failed { .. })

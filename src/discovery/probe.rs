@@ -256,10 +256,8 @@ impl Probe {
                         }
                     }
                     Err(error) => {
-                        let is_gone = matches!(error, AskError::Refused { .. });
-                        was_gone |= is_gone;
-                        let is_refused = is_gone || matches!(error, AskError::Loop { .. });
-                        self.failed(reached, error, is_refused).await;
+                        was_gone |= matches!(error, AskError::Refused { .. });
+                        self.failed(reached, error, error.is_never_load()).await;
                     }
                 }
                 health.is_ok()
@@ -373,11 +371,11 @@ impl Probe {
         self.report_state(WorkerState::Up).await;
     }
 
-    async fn failed(&self, reached: &mut HealthCounts, error: &dyn Display, is_refused: bool) {
+    async fn failed(&self, reached: &mut HealthCounts, error: &dyn Display, is_never_load: bool) {
         self.signs.fail(self.subject.index);
         let checked = SIGN_AGE_MIN.max(self.health.interval + self.health.timeout);
         let lives = self.signs.were_within(checked, self.subject.index);
-        let is_busy = lives && !is_refused;
+        let is_busy = lives && !is_never_load;
         match reached.bad(&self.health, is_busy) {
             CheckFailure::Counted if reached.is_up() => {}
             CheckFailure::Counted => self.unreachable(reached, &error.to_string()).await,

@@ -200,3 +200,68 @@ fn thresholds_count_in_a_row() {
     assert!(!reached.good(&health));
     assert!(reached.good(&health) && reached.take_recovery() && !reached.take_recovery());
 }
+
+/// A server of one model whose health path answers this status after the first check.
+async fn server_with_health(status: StatusCode) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let models = json!({ "data": [{ "id": "m" }] }).to_string();
+    let checks = Arc::new(AtomicUsize::new(0));
+    let app = Router::new().fallback(move |uri: Uri| {
+        let (status, body) = match uri.path() {
+            "/v1/models" => (StatusCode::OK, models.clone()),
+            "/health" if checks.fetch_add(1, Ordering::Relaxed) == 0 => {
+                (StatusCode::OK, String::new())
+            }
+            "/health" => (status, String::new()),
+            _ => (StatusCode::NOT_FOUND, String::new()),
+        };
+        async move { (status, body) }
+    });
+    tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// Under load an engine answers no health check, or an error of a server. A path or a key that is
+/// refused is no load, whatever signs of life the worker gives.
+#[test]
+fn a_refused_path_or_key_is_never_busy() {
+    for (status, goes_down) in [(401, true), (403, true), (404, true), (500, false), (503, false)] {
+        block_on_local(async {
+            let address = server_with_health(StatusCode::from_u16(status).unwrap()).await;
+            let worker = WorkerConfig {
+                url: format!("http://{address}"),
+                health_path: Some("/health".to_owned()),
+                ..WorkerConfig::default()
+            };
+            let mut config = Config { workers: vec![worker.clone()], ..Config::default() };
+            config.health = HealthConfig {
+                interval: Duration::from_millis(10),
+                unhealthy_after: 2,
+                healthy_after: 1,
+                ..HealthConfig::default()
+            };
+            let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
+            let (notices, mut told) = mpsc::channel(64);
+            let clock = Clock::start();
+            let texts = ModelTexts::new(clock, false);
+            let signs = Rc::new(SignsOfLife::new(clock));
+            // Requests are answered all the time.
+            signs.note(WorkerIndex(0), NanosSinceStart(u64::MAX / 2));
+            let config = Arc::new(config);
+            let probing = ProbeFactory { config, clients, texts, notices, signs };
+            let probe = probing.one(WorkerIndex(0), &worker).unwrap();
+            tokio::task::spawn_local(probe.run());
+            let down = async {
+                loop {
+                    let notice = told.recv().await.unwrap();
+                    if matches!(notice, ProbeNotice::State { state: WorkerState::Down, .. }) {
+                        return;
+                    }
+                }
+            };
+            let patience = Duration::from_secs(if goes_down { 30 } else { 1 });
+            assert_eq!(timeout(patience, down).await.is_ok(), goes_down, "{status}");
+        });
+    }
+}

@@ -399,3 +399,36 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
         serde_json::from_slice(&truth::get(handle.admin, "/admin/window").body).unwrap();
     assert_eq!(shown, list);
 }
+
+/// `client.trusted` counts for the next request of a connection, however often it changes.
+#[test]
+fn trust_in_proxies_counts_for_the_next_request_of_each_connection() {
+    let worker = Worker::json("{}");
+    for starts_trusted in [false, true] {
+        let settings = |is_trusted| {
+            let proxy = if is_trusted { "127.0.0.1" } else { "192.0.2.9" };
+            format!("[client]\nforwarded = \"replace\"\ntrusted = [\"{proxy}\"]")
+        };
+        let (handle, file, _folder) = start(&worker, &settings(starts_trusted));
+        let mut client = Client::connect(handle.listen);
+        let request = String::from_utf8(post("/v1/completions", ASK)).unwrap();
+        let request = request.replacen("host:", "x-forwarded-for: 203.0.113.5\r\nhost:", 1);
+        let mut named = || {
+            client.send(request.as_bytes());
+            assert_eq!(client.reply().status, 200);
+            let head = worker.next().head.to_ascii_lowercase();
+            let value = head.lines().find_map(|line| line.strip_prefix("x-forwarded-for: "));
+            value.unwrap_or_default().to_owned()
+        };
+        for change in 0..4 {
+            let is_trusted = starts_trusted != (change % 2 == 1);
+            if change > 0 {
+                write(&file, &worker, &settings(is_trusted));
+                let (status, done) = say(handle.admin, "/admin/reload", "");
+                assert_eq!((status, &done["applied"]), (200, &json!(["client.trusted"])));
+            }
+            let wanted = if is_trusted { "203.0.113.5" } else { "127.0.0.1" };
+            until("the shard has the trust", || named() == wanted);
+        }
+    }
+}

@@ -12,7 +12,7 @@ mod listener;
 mod pace;
 mod turn;
 
-pub use client::ConnectedClient;
+pub use client::{ClientSource, ConnectedClient};
 pub use conn::{Conn, ReadEnd, WriteEnd};
 pub use deadline::Deadline;
 pub use descriptors::{DescriptorShortage, raise_limit};

@@ -5,7 +5,7 @@ use super::body::NoRequest;
 use super::first_byte::first_byte;
 use crate::exchange::buffers::{Buffers, FieldBuffers};
 use crate::exchange::request::Request;
-use crate::ingress::Conn;
+use crate::ingress::{ClientSource, Conn};
 use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_board::account::Count;
@@ -20,13 +20,12 @@ use std::net::SocketAddr;
 pub(crate) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
     let env = &shard.env;
     let trusted = shard.intake.trusted();
-    let mut is_known = true;
     if trusted.holds(conn.client.peer.ip()) && env.config().client.proxy_protocol {
         match proxy_header(env, conn).await {
             Ok(Some(source)) => conn.client.speaks_for(source),
             // The origin of these bytes is unknown, so even the first hop's forwarded fields are
             // not trusted.
-            Ok(None) => is_known = false,
+            Ok(None) => conn.client.source = ClientSource::Unknown,
             Err(fault) => {
                 if let Some(fault) = fault {
                     env.count(Count::ProxyHeaderFaults);
@@ -36,6 +35,7 @@ pub(crate) async fn connected(shard: &Shard, conn: &mut Conn) -> bool {
             }
         }
     }
+    let is_known = conn.client.source != ClientSource::Unknown;
     conn.client.is_proxy = is_known && trusted.holds(conn.client.from.ip());
     if conn.client.is_proxy {
         return true;
@@ -65,11 +65,15 @@ async fn proxy_header(
     }
 }
 
-/// Finds the client of a request that a trusted proxy forwards.
+/// Finds the client of a request that a trusted proxy forwards. The trust is that of the last
+/// reload.
 pub(crate) fn find_client(shard: &Shard, conn: &mut Conn, head: &RequestHead) {
+    let trusted = shard.intake.trusted();
+    let expects_header = shard.env.config().client.proxy_protocol;
+    conn.client.trust_again(|address| trusted.holds(address), expects_header);
     if conn.client.is_proxy {
         let values = sent(head, &conn.input, "x-forwarded-for");
-        conn.client.address = client_of(conn.client.from.ip(), values, &shard.intake.trusted());
+        conn.client.address = client_of(conn.client.from.ip(), values, &trusted);
     }
 }
 
@@ -84,7 +88,9 @@ pub(crate) fn admit(
     request: &mut Request<'_>,
 ) -> Result<(), Refusal> {
     let intake = &shard.intake;
-    if conn.client.is_proxy && !intake.trusted().holds(conn.client.address) {
+    // After a reload a connection may have lost its place with its trust.
+    let is_uncounted = conn.client.place.is_none();
+    if is_uncounted && !(conn.client.is_proxy && intake.trusted().holds(conn.client.address)) {
         let taken = intake.addresses.take(conn.client.address);
         conn.client.place = taken.map_err(|_| Refusal::new(Reason::RejectedAddress))?;
     }

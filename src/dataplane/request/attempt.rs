@@ -359,7 +359,7 @@ async fn exchange_with(
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
-                workers.count_receipt(plan.worker);
+                workers.count_receipt(plan.worker, answer_head.status);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if let Some(error) = retry_error(exchange, going, &upstream.input) {

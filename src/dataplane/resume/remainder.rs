@@ -139,8 +139,9 @@ async fn relay_on(
     let down = DownWatch::new(env, workers, plan.worker);
     let mut client = AttemptWatch { conn, leg: None, down };
     let mut body = None;
+    let status = buffers.answer_head.status;
     let observe = |events: &[u8]| {
-        workers.count_receipt(plan.worker);
+        workers.count_receipt(plan.worker, status);
         if events.is_empty() {
             return passed.count_chunk(env);
         }

@@ -138,9 +138,10 @@ pub(crate) async fn answer(
     let mut client = AttemptWatch { conn, leg: None, down };
     let start = going.body_start(&buffers.api);
     let mut body = None;
+    let status = buffers.answer_head.status;
     let relayed = relay(&mut client, upstream, &wanted, |data| {
         if !data.is_empty() {
-            workers.count_receipt(plan.worker);
+            workers.count_receipt(plan.worker, status);
             lease.share_trial();
             body.get_or_insert_with(|| BodyKind::of(data));
             passed.take(env, io, data);

@@ -19,6 +19,8 @@ use forebay_http1::{BodyFraming, DownstreamHead, encode_response, header};
 use forebay_router::dispatch::{RelayError, SendPlan};
 use std::time::Duration;
 
+/// Status of the answer that opened the tunnel.
+const SWITCHED_STATUS: u16 = 101;
 /// Number of added fields besides the rate limit fields.
 const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
 
@@ -103,7 +105,7 @@ impl TunnelWatch for OpenTunnel<'_> {
     fn passes(&mut self, toward: TunnelDirection, bytes: usize) {
         let count = match toward {
             TunnelDirection::Client => {
-                self.workers.count_receipt(self.worker);
+                self.workers.count_receipt(self.worker, SWITCHED_STATUS);
                 Count::ResponseBytes
             }
             TunnelDirection::Worker => Count::TunnelRequestBytes,

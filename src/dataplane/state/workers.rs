@@ -77,10 +77,13 @@ impl Workers {
         self.first_tokens.get(model.index().min(MODELS_MAX))
     }
 
-    /// Counts answer bytes received from the worker.
+    /// Counts answer bytes received from the worker. An error is no sign of life: a server in
+    /// front of an engine that hangs may answer it.
     #[inline]
-    pub(crate) fn count_receipt(&self, worker: WorkerIndex) {
-        if let Some(receipts) = self.receipts.get(worker.index()) {
+    pub(crate) fn count_receipt(&self, worker: WorkerIndex, status: u16) {
+        if status < 400
+            && let Some(receipts) = self.receipts.get(worker.index())
+        {
             receipts.set(receipts.get().wrapping_add(1));
         }
     }
@@ -153,5 +156,24 @@ impl Workers {
         env.count(Count::EngineRefusals);
         env.counters.held(BlameScope::Model);
         engine_refused(&self.fleet(), &self.board, rank, model, env.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_board::LoadBoard;
+
+    /// Whatever error a server answers, it does not prove that an engine works.
+    #[test]
+    fn errors_are_no_sign_of_life() {
+        let workers = Workers::new(ShardBoard::from(LoadBoard::new()));
+        let worker = WorkerIndex::try_from_index(3).unwrap();
+        for status in 100..=599 {
+            let before = workers.receipts_of(worker);
+            workers.count_receipt(worker, status);
+            let counted = workers.receipts_of(worker) - before;
+            assert_eq!(counted, u32::from(status < 400), "{status}");
+        }
     }
 }

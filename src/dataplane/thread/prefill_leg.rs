@@ -206,7 +206,7 @@ async fn exchange(
         let sent_at = env.now();
         match send(watch, &mut upstream, outbound(leg, &env.head_limits()), &mut response).await {
             Ok(sent) => {
-                workers.count_receipt(leg.worker);
+                workers.count_receipt(leg.worker, response.status);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 return answered(sending, leg, watch, UpstreamAnswer { upstream, sent }, &response)
                     .await;
@@ -259,7 +259,7 @@ async fn answered(
     let mut answer = PrefillAnswer::new(&leg.kv_transfer, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
-        workers.count_receipt(leg.worker);
+        workers.count_receipt(leg.worker, status);
         answer.feed(data).map_err(|error| {
             wrong = Some(error);
             RelayError::EngineFailed
