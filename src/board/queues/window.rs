@@ -1,7 +1,7 @@
 //! The rejection windows: requests of a pool are refused at once while its window is open. Each
-//! pool has a word for each [`WindowOrigin`]: its own queue, an operator, the queues of other replicas,
-//! their operators. A further word covers all pools and is read before a body is read. A window ends by the clock alone,
-//! without any action.
+//! pool has a word for each [`WindowOrigin`]: its own queue, an operator, the queues of other
+//! replicas, their operators. A further word covers all pools and is read before a body is read. A
+//! window ends by the clock alone, without any action.
 
 use crossbeam_utils::CachePadded;
 use forebay_base::limits::POOLS_MAX;
