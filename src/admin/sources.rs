@@ -49,7 +49,7 @@ pub struct SourceFault {
 }
 
 impl SourceFault {
-    /// A fault whose text names no folder.
+    /// A fault with the same text for both: the text names no folder.
     #[must_use]
     pub fn of(text: &str) -> Self {
         Self { full: text.to_owned(), brief: text.to_owned() }
