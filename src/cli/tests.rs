@@ -118,6 +118,11 @@ fn check_reports_every_finding_and_an_exit_code() {
     assert!(out.contains("ok, 1 worker\n") && out.contains("policy = \"kv\""), "{out}");
     assert!(!out.contains("hidden"));
 
+    let (code, out) = report("cores = [0, 4095]\n[[worker]]\nurl = \"http://a:1\"\n", "");
+    assert_eq!(code, format!("{:?}", ExitCode::SUCCESS), "another machine may have the core");
+    let warning = "forebay.toml:1:9: warning: `cores`: this process may not use core 4095. help: ";
+    assert!(out.contains(warning) && out.ends_with("0 errors, 1 warning\n"), "{out}");
+
     let file = dir.path().join("workers.toml");
     let by_file = format!("[discovery]\nfile = {file:?}\ndns = [\"http://engines:8000\"]\n");
     let (code, out) = report(&by_file, "");

@@ -21,7 +21,7 @@ pub use keys::flags::Flags;
 pub use keys::key::{Flag, Form, Key};
 pub use keys::setting::{Kind, Word};
 pub use keys::table::{Changes, WorkerChanges};
-pub use load::{ConfigText, LoadedConfig, load};
+pub use load::{ConfigText, CpuShortage, LoadedConfig, load};
 pub use reload::{ConfigSource, ReloadError, Reloader};
 pub use sections::client::{ClientConfig, CorsConfig, Forwarded, JwtConfig};
 pub use sections::discovery::DiscoveryConfig;

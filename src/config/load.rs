@@ -1,7 +1,7 @@
 //! Reads the file, applies the flags, and checks the result.
 
 use super::checks::contradictions::check_router;
-use super::keys::finding::{Finding, Severity};
+use super::keys::finding::{Finding, Origin, Severity};
 use super::keys::flags::{Flags, Merge};
 use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
@@ -25,6 +25,8 @@ pub struct LoadedConfig {
     pub findings: Vec<Finding>,
     /// The file is no TOML: no key was read.
     pub is_unread: bool,
+    /// Place of the key `cores`.
+    pub(crate) cores_origin: Origin,
 }
 
 impl LoadedConfig {
@@ -32,6 +34,35 @@ impl LoadedConfig {
     pub fn usable(self) -> Result<Config, Vec<Finding>> {
         let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);
         if fatal { Err(self.findings) } else { Ok(self.config) }
+    }
+
+    /// Warns of each core that is not `available` to this process. A warning, because the router
+    /// may run on another machine than the check.
+    pub fn check_cores(&mut self, available: &[usize]) {
+        for core in self.config.missing_cores(available) {
+            let CpuShortage { what, help } = CpuShortage::of(core, available);
+            self.findings.push(Finding::warning(self.cores_origin.clone(), what, help));
+        }
+        self.findings.sort_by_key(Finding::position);
+    }
+}
+
+/// Words on a core of `cores` that a process may not use.
+#[derive(Debug)]
+pub struct CpuShortage {
+    /// The fault, without its place.
+    pub what: String,
+    /// Cores to choose from.
+    pub help: String,
+}
+
+impl CpuShortage {
+    /// Words on this core, beside the cores that the process may use.
+    #[must_use]
+    pub fn of(core: usize, available: &[usize]) -> Self {
+        let what = format!("`cores`: this process may not use core {core}");
+        let help = format!("available cores: {available:?}; `serve` needs each core of the list");
+        Self { what, help }
     }
 }
 
@@ -57,8 +88,8 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
         checked.into_iter().filter(|finding| !follows(finding, &reading.findings)).collect();
     reading.findings.extend(further);
     reading.findings.sort_by_key(Finding::position);
-    let FileReading { config, findings, is_unread, .. } = reading;
-    LoadedConfig { config, findings, is_unread }
+    let FileReading { config, findings, is_unread, origins } = reading;
+    LoadedConfig { config, findings, is_unread, cores_origin: origins.of("cores") }
 }
 
 /// True for a finding that only follows from a value that was not read: the key has its default,

@@ -27,6 +27,8 @@ pub struct ConfigSource {
 pub struct Reloader {
     source: ConfigSource,
     running: Config,
+    /// Cores that the process may use, if they are known.
+    available_cores: Option<Vec<usize>>,
 }
 
 /// Reason for a failed reload.
@@ -60,7 +62,14 @@ impl Reloader {
     /// `running` is the configuration at start, before cores and ports were resolved.
     #[must_use]
     pub const fn new(source: ConfigSource, running: Config) -> Self {
-        Self { source, running }
+        Self { source, running, available_cores: None }
+    }
+
+    /// Makes reloads warn of cores that are not `available`. Read before the process pins its
+    /// threads: a pinned thread has a core alone.
+    #[must_use]
+    pub fn with_cores(self, available: Vec<usize>) -> Self {
+        Self { available_cores: Some(available), ..self }
     }
 
     /// Reads the sources again and applies reloadable keys; returns warnings too.
@@ -69,7 +78,10 @@ impl Reloader {
     /// [`ReloadError`]; the running configuration is then unchanged.
     pub fn reload(&mut self) -> Result<(Changes, Vec<Finding>), ReloadError> {
         let loaded = self.source.load_by(|path| read_file(path, CONFIG_BYTES_MAX));
-        let loaded = loaded.map_err(ReloadError::Unreadable)?;
+        let mut loaded = loaded.map_err(ReloadError::Unreadable)?;
+        if let Some(available) = &self.available_cores {
+            loaded.check_cores(available);
+        }
         let findings = loaded.findings.clone();
         let wanted = loaded.usable().map_err(ReloadError::Faulty)?;
         Ok((self.running.take_over(&wanted), findings))
@@ -308,5 +320,33 @@ mod tests {
         assert_eq!((warnings.len(), reloader.running().flow.queue.hops_max), (1, 9));
         std::fs::remove_file(&file).unwrap();
         assert!(matches!(reloader.reload(), Err(ReloadError::Unreadable(_))));
+    }
+
+    /// Each core that is not available has a warning at its key, and no other core has any.
+    #[test]
+    fn a_reload_warns_of_cores_that_the_process_may_not_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f.toml");
+        let source = ConfigSource { file: Some(file.clone()), flags: Flags::default() };
+        std::fs::write(&file, TWO).unwrap();
+        let config = source.load().unwrap().usable().unwrap();
+        let mut reloader = Reloader::new(source, config).with_cores(vec![0, 1]);
+        for (cores, missing) in [
+            ("", &[][..]),
+            ("cores = [0, 1]\n", &[]),
+            ("cores = [0, 9]\n", &[9]),
+            ("cores = [7, 8]\n", &[7, 8]),
+        ] {
+            std::fs::write(&file, format!("{cores}{TWO}")).unwrap();
+            let (changes, warnings) = reloader.reload().unwrap();
+            assert_eq!(changes.restart.is_empty(), cores.is_empty(), "{cores}");
+            let words = warnings.iter().map(Finding::to_string).collect::<Vec<_>>();
+            assert_eq!(words.len(), missing.len(), "{words:?}");
+            for (word, core) in words.iter().zip(missing) {
+                let place = format!("{}:1:", file.display());
+                assert!(word.starts_with(&place) && word.contains("warning"), "{word}");
+                assert!(word.contains(&format!("may not use core {core}")), "{word}");
+            }
+        }
     }
 }

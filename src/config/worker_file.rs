@@ -20,7 +20,12 @@ pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
             let what = format!("{name} cannot be read: {error}");
             let help = "write the file, or correct `discovery.file`";
             let findings = vec![Finding::error(Origin::Whole, what, help)];
-            return LoadedConfig { config: Config::default(), findings, is_unread: true };
+            return LoadedConfig {
+                config: Config::default(),
+                findings,
+                is_unread: true,
+                cores_origin: Origin::Whole,
+            };
         }
     };
     workers_of(&name, &text, router)
@@ -51,7 +56,12 @@ fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
         read.findings.extend(found.into_iter().filter(|finding| !is_consequence(finding)));
     }
     read.findings.sort_by_key(Finding::position);
-    LoadedConfig { config, findings: read.findings, is_unread: read.is_unread }
+    LoadedConfig {
+        config,
+        findings: read.findings,
+        is_unread: read.is_unread,
+        cores_origin: Origin::Whole,
+    }
 }
 
 #[cfg(test)]

@@ -369,6 +369,11 @@ fn sighup_reads_the_file_again() {
     until("the fault is logged", || process.logged("not reloaded") == 1);
     assert_eq!(process.logged("configuration reloaded"), 1);
     assert_eq!(places(&process).to_bits(), 7_f64.to_bits());
+    let lacks = "this process may not use core 4095";
+    assert_eq!(process.logged(lacks), 0);
+    process.edit(|text| format!("cores = [0, 4095]\n{}", text.replace("= -7", "= 7")));
+    process.signal(Signal::HUP);
+    until("the missing core is logged", || process.logged(lacks) == 1);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `forebay check`: reports the findings of a configuration without starting the router.
 
+use super::machine::available_cores;
 use crate::cli::findings;
 use crate::cli::process::failed;
 use clap::Args;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
     forebay check -c forebay.toml --print\n\n\
     Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
     The file of `discovery.file` is checked too.\n\
+    Cores that this machine lacks are warnings: `serve` does not start on it.\n\
     Exit code 0 without errors (warnings are allowed), 1 with errors.")]
 pub(crate) struct CheckArgs {
     /// The file to check
@@ -36,6 +38,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
 pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode, String> {
     let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
     let mut loaded = source.load()?;
+    loaded.check_cores(&available_cores());
     let of_file = findings::read_discovery_file(&mut loaded).len();
     let write = |out: &mut dyn Write| -> io::Result<()> {
         let mut out = out;

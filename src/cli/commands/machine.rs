@@ -4,7 +4,7 @@
 use super::router_ports::RouterPorts;
 use crate::ingress::DescriptorShortage;
 use forebay_base::limits::SHARDS_MAX;
-use forebay_config::Config;
+use forebay_config::{Config, CpuShortage};
 use forebay_discovery::MissingFeature;
 use forebay_net::Driver;
 use rustix::process::{Resource, getrlimit};
@@ -92,9 +92,9 @@ impl MachineFacts {
 
     /// Checks the resolved cores of a configuration.
     fn check_cores(&self, wanted: &Config, found: &mut Vec<MissingFeature>) {
-        for core in wanted.cores.iter().filter(|core| !self.cores.contains(core)) {
-            let help = format!("available cores: {:?}", self.cores);
-            found.push(lack(format!("`cores`: this process may not use core {core}"), help));
+        for core in wanted.missing_cores(&self.cores) {
+            let CpuShortage { what, help } = CpuShortage::of(core, &self.cores);
+            found.push(lack(what, help));
         }
         if wanted.cores.len() >= self.cores.len() && self.cores.len() > 1 {
             let what = "`cores` takes all cores: the control plane shares one with a shard";

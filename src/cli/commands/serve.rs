@@ -126,10 +126,10 @@ fn configure(loaded: LoadedConfig, is_json: bool) -> Result<Config, EndFault> {
 
 fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), EndFault> {
     // Before `resolve_cores`: a reload compares the keys as written.
-    let reloader = Reloader::new(source, config.clone());
     let cores = available_cores();
+    let reloader = Reloader::new(source, config.clone()).with_cores(cores.clone());
     config.resolve_cores(&cores);
-    if let Some(core) = config.cores.iter().find(|core| !cores.contains(core)) {
+    if let Some(core) = config.missing_cores(&cores).first() {
         return Err(EndFault::NotStarted(format!(
             "`cores`: core {core} is not available to this process; available cores: {cores:?}"
         )));

@@ -418,6 +418,11 @@ table! {
 }
 
 impl Config {
+    /// Cores of `cores` that are not `available` to a process.
+    pub fn missing_cores(&self, available: &[usize]) -> Vec<usize> {
+        self.cores.iter().copied().filter(|core| !available.contains(core)).collect()
+    }
+
     /// Fills empty `cores` from the cores that this process may use: all but the last, which is
     /// left to the control plane, or the only core.
     pub fn resolve_cores(&mut self, available: &[usize]) {
