@@ -82,44 +82,6 @@ fn a_name_for_a_model_of_no_worker_has_its_reason() {
     assert!(fleet.is_base(&ask(&mut Client::connect(router.listen), "chat", None)));
 }
 
-/// M1: the model behind a name may be a model of a worker of a source that has not answered, or of
-/// a source with a fault. Neither a line nor a 404 blames the name until both are over.
-#[test]
-fn a_name_is_not_blamed_while_a_source_may_bring_its_model() {
-    let fleet = Fleet::start();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("workers.toml");
-    let silent = "[[worker]]\nurl = \"http://127.0.0.1:9\"\n";
-    let other = format!("[[worker]]\nurl = \"{}\"\nmodels = [\"m\"]\n", fleet.other.url());
-    let write = |text: &str| std::fs::write(&file, text).unwrap();
-    write(&format!("{silent}{other}"));
-    let router = RouterProcess::configured(&format!(
-        "[discovery]\ninterval = \"100ms\"\nfile = {file:?}\n[health]\ninterval = \"100ms\"\n\
-         [[worker]]\nurl = \"{}\"\nmodels = [\"base\"]\n\
-         [[model]]\nname = \"chat\"\nto = \"late\"\n",
-        fleet.base.url()
-    ));
-    let line = "no worker serves the model behind a name of `[[model]]`";
-    let status = |name: &str| ask(&mut Client::connect(router.listen), name, None).status;
-    until("a worker serves", || status("base") == 200);
-    assert_eq!(status("chat"), 503, "a worker of the file has not answered");
-    write("[[worker");
-    until("the fault is known", || router.logged("nothing learnt of workers") == 1);
-    assert_eq!(status("chat"), 503);
-    assert_eq!(router.logged(line), 0);
-    write(&other);
-    until("the name has no model", || router.logged(line) == 1);
-    assert_eq!(status("chat"), 404);
-    write("[[worker");
-    until("the fault is known", || router.logged("nothing learnt of workers") == 2);
-    until("the model may come again", || status("chat") == 503);
-    write(&other);
-    until("the fault is over", || status("chat") == 404);
-    let end = "no name of `[[model]]` lacks this model";
-    let lines = [line, end].map(|text| router.logged(text));
-    assert_eq!(lines, [1, 0], "a fault ends no line: {}", router.log());
-}
-
 #[test]
 fn the_worker_is_asked_for_the_model_that_it_serves() {
     let fleet = Fleet::start();
