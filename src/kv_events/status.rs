@@ -56,8 +56,8 @@ struct FeedFault {
     /// End of the first failed attempt. Further attempts keep it: health checks that take longer
     /// than the time between attempts would never enclose the last attempt.
     failed_at: Instant,
-    /// The next failed attempt sets `failed_at` anew: the state of the worker explains this one, or
-    /// no check began before it.
+    /// The next failed attempt sets `failed_at` anew: the state of the worker explains this
+    /// failure, or no check began before the failure.
     is_renewed: bool,
     /// The worker is healthy, so its state does not explain the fault.
     is_of_feed: bool,

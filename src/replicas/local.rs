@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(prefill_elsewhere(false, 6_000), 0, "a silent router is forgotten");
     }
 
-    /// A window of an operator reaches the other replica as an order, and a window of a full queue as
-    /// a lack of room. Each message with all windows, or with changes alone.
+    /// A window of an operator reaches the other replica as an order, and a window of a full queue
+    /// as a lack of room. Each message with all windows, or with changes alone.
     #[test]
     fn a_window_keeps_its_origin_on_the_way() {
         let fleet = Arc::new(test_support::two_pools());

@@ -317,7 +317,10 @@ mod tests {
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":19,"heard":[["00000000000000a7",230]],"ranks":[{"worker":"10.0.0.5:8000","dp":0,"prefill":512,"places":{"held":3,"max":4,"claim":4,"want":5,"grants":[[1,0]]},"kv":{"held":9000,"max":64000,"claim":32000,"want":17000,"by":1}}]}"#,
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":1}"#,
         r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":20,"prefill_windows":[{"models":["llama"],"remaining_ms":700}]}"#,
-        r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":21,"windows":[{"models":["llama"],"remaining_ms":600000,"hand_ms":600000}]}"#,
+        concat!(
+            r#"{"replica":"5be1c0ffee15600d","name":"router-a","seq":21,"#,
+            r#""windows":[{"models":["llama"],"remaining_ms":600000,"hand_ms":600000}]}"#,
+        ),
     ];
 
     #[test]

@@ -252,7 +252,7 @@ fn a_killed_replica_vanishes_with_its_load_and_windows() {
     let mut hand = Client::connect(victim.admin);
     hand.send(&admin_post("/admin/window", br#"{"open":"60s"}"#));
     assert_eq!(hand.reply().status, 200);
-    let told = || admin(&survivor, "/admin/window").text().contains("elsewhere");
+    let told = || admin(&survivor, "/admin/window").text().contains("at another router");
     until("its window is told", told);
     assert_eq!(status(survivor.listen), 429);
     let killed = Instant::now();

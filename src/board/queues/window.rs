@@ -58,7 +58,7 @@ pub enum WindowOrigin {
 }
 
 impl WindowOrigin {
-    /// All origins.
+    /// Each origin, in the order of the words.
     pub const ALL: [Self; 4] = [Self::Here, Self::Hand, Self::Elsewhere, Self::HandElsewhere];
     /// Origins of windows that an operator opened, here or at another replica.
     pub const BY_HAND: [Self; 2] = [Self::Hand, Self::HandElsewhere];
