@@ -224,8 +224,8 @@ catalogue! {
         WORKER_DRAINING = Gauge "worker_draining" ["worker"] Labelled(scrape::workers_draining);
         /// Workers by role and state; `registering`: waits for its registry.
         WORKERS = Gauge "workers" ["role", "state"] Labelled(scrape::workers);
-        /// 1 while a source of workers cannot be read, or workers of its list find no place. The
-        /// source is a file, or a name of `discovery.dns`.
+        /// 1 while a source of workers (a file, or a DNS name) cannot be read, or its workers find
+        /// no place.
         SOURCE_FAILING = Gauge "source_failing" ["source"] Labelled(scrape::sources_failing);
         /// Requests that a rank may have in flight; 0: no limit.
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"]
