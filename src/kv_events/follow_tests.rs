@@ -90,7 +90,7 @@ fn listens_for_engines_that_connect() {
     });
 }
 
-/// Something else listens there: the feed says so and tries on, without reading it for ever.
+/// Another server listens there: the feed has a fault, tries on, and reads a bounded part.
 #[test]
 fn a_peer_that_is_no_publisher_is_left() {
     use tokio::io::AsyncWriteExt;

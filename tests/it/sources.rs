@@ -110,7 +110,7 @@ fn a_file_brings_workers_and_takes_them() {
     assert!(has(1) && has(2));
 }
 
-/// M1: a start with a faulty file keeps no workers, and does not say that it does.
+/// M1: a start with a faulty file keeps no workers, and its log claims none.
 #[test]
 fn a_start_with_a_faulty_file_knows_no_worker() {
     let worker = Worker::json("{}");

@@ -163,7 +163,7 @@ mod tests {
         assert!(failure_help(401, false, false).contains("set `api_key_file`"));
     }
 
-    /// The advice compares a rank with others only while another rank does better.
+    /// The advice compares ranks only while another rank does better.
     #[test]
     fn the_help_speaks_of_others_only_where_they_serve() {
         for status in 0..=599 {

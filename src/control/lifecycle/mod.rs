@@ -199,8 +199,7 @@ impl Lifecycle {
     /// The first call drains, the second cuts.
     pub(super) fn start_drain(&mut self, env: &Environment) {
         let now = env.clock.now();
-        let drain = if let Some(drain) = self.drain {
-            let mut drain = drain;
+        let drain = if let Some(mut drain) = self.drain {
             drain.observe(env.board.in_flight().get(), now);
             info!("cutting what is left");
             drain.cut(now)

@@ -288,3 +288,9 @@ fn who_is_refused_together_does_not_come_back_together() {
         assert!(spread >= 0.8 * (latest_s - after.as_secs_f64()), "{after_s}: {spread}");
     }
 }
+
+/// The longest wait with the most jitter is the longest `Retry-After`.
+#[test]
+fn the_longest_wait_leaves_room_for_the_jitter() {
+    assert_eq!(BEFORE_JITTER_MAX.mul_f64(1.0 + JITTER), RETRY_AFTER_MAX);
+}
