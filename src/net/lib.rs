@@ -29,7 +29,9 @@ mod tests;
 
 pub use buffer::BufferPool;
 pub use counts::IoCounts;
-pub use drivers::driver::{Driver, block_on, buffers, end_turn, io_counts, now, sleep, spawn};
+pub use drivers::driver::{
+    Driver, block_on, buffers, end_turn, io_counts, join_cohort, now, sleep, spawn,
+};
 pub use drivers::source::Source;
 pub use listener::Listener;
 pub use receiver::Receiver;

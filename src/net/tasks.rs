@@ -32,6 +32,10 @@ struct Place {
 struct TaskTable {
     places: Slab<Place>,
     due: VecDeque<TaskId>,
+    /// Tasks at the end of a stage. They go on in this turn, behind all that are due.
+    cohort: VecDeque<TaskId>,
+    /// The task that is taken, until it is put back or has ended.
+    polled: Option<TaskId>,
     main_is_due: bool,
     lives: u64,
 }
@@ -78,36 +82,75 @@ impl Tasks {
         table.due.len() + usize::from(table.main_is_due)
     }
 
+    /// Number of tasks at the end of a stage.
+    pub(crate) fn cohort_count(&self) -> usize {
+        self.0.borrow().cohort.len()
+    }
+
+    /// Puts the polled task behind the tasks of this turn. False: it is alone.
+    pub(crate) fn join_cohort(&self) -> bool {
+        let mut table = self.0.borrow_mut();
+        let TaskTable { places, due, cohort, polled, .. } = &mut *table;
+        if due.is_empty() && cohort.is_empty() {
+            return false;
+        }
+        let Some(id) = *polled else { return false };
+        let Some(place) = places.get_mut(id.place).filter(|place| !place.is_due) else {
+            return false;
+        };
+        place.is_due = true;
+        cohort.push_back(id);
+        true
+    }
+
     /// Takes the task that has been due for longest. The caller polls it, then puts it back or ends
     /// it.
     pub(crate) fn take_due(&self) -> Option<(TaskId, Task, Waker)> {
+        self.take_from(|table| &mut table.due)
+    }
+
+    /// Takes the first task of the cohort, as [`Self::take_due`].
+    pub(crate) fn take_of_cohort(&self) -> Option<(TaskId, Task, Waker)> {
+        self.take_from(|table| &mut table.cohort)
+    }
+
+    fn take_from(
+        &self,
+        queue: impl Fn(&mut TaskTable) -> &mut VecDeque<TaskId>,
+    ) -> Option<(TaskId, Task, Waker)> {
         let mut table = self.0.borrow_mut();
         loop {
-            let id = table.due.pop_front()?;
+            let id = queue(&mut table).pop_front()?;
             // A task that woke itself in its last turn may have ended since.
             let place = table.places.get_mut(id.place).filter(|place| place.life == id.life);
             let Some(place) = place else { continue };
             place.is_due = false;
             let (task, waker) = place.task.take()?;
+            table.polled = Some(id);
             return Some((id, task, waker));
         }
     }
 
     pub(crate) fn put_back(&self, id: TaskId, task: Task, waker: Waker) {
-        if let Some(place) = self.0.borrow_mut().places.get_mut(id.place) {
+        let mut table = self.0.borrow_mut();
+        table.polled = None;
+        if let Some(place) = table.places.get_mut(id.place) {
             place.task = Some((task, waker));
         }
     }
 
     /// Frees the slot of an ended task.
     pub(crate) fn end(&self, id: TaskId) {
-        let _ended = self.0.borrow_mut().places.try_remove(id.place);
+        let mut table = self.0.borrow_mut();
+        table.polled = None;
+        let _ended = table.places.try_remove(id.place);
     }
 
     /// Takes all tasks out, for dropping.
     pub(crate) fn take_all(&self) -> Vec<Task> {
         let mut table = self.0.borrow_mut();
         table.due.clear();
+        table.cohort.clear();
         table.places.drain().filter_map(|place| place.task).map(|(task, _)| task).collect()
     }
 }
@@ -134,6 +177,24 @@ mod tests {
         tasks.put_back(next, task, waker);
         tasks.wake(id);
         assert_eq!(tasks.due_count(), 0, "the place is another task's by now");
+    }
+
+    #[test]
+    fn a_cohort_has_each_task_once_and_a_lone_task_joins_none() {
+        let tasks = Tasks::default();
+        assert!(!tasks.join_cohort(), "no task is polled");
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        let (first, task, waker) = tasks.take_due().unwrap();
+        assert!(!tasks.join_cohort(), "no other task is due");
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        assert!(tasks.join_cohort());
+        assert!(!tasks.join_cohort(), "the task is in the cohort");
+        tasks.wake(first);
+        tasks.put_back(first, task, waker);
+        assert_eq!((tasks.due_count(), tasks.cohort_count()), (1, 1));
+        let (second, ..) = tasks.take_due().unwrap();
+        assert!(second != first && tasks.join_cohort(), "a task waits at the end of the stage");
+        assert_eq!(tasks.take_of_cohort().unwrap().0, first);
     }
 
     #[test]

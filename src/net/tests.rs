@@ -11,13 +11,14 @@ use super::buffers;
 use super::connect;
 use super::end_turn;
 use super::io_counts;
+use super::join_cohort;
 use super::sleep;
 use super::spawn;
 use forebay_base::Clock;
 use forebay_base::limits::{AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, PROVIDED_BUFFERS, READ_BYTES};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -522,6 +523,33 @@ fn a_send_with_room_costs_no_wait_of_its_own() {
             other.read_exact(&mut answer).unwrap();
             assert_eq!(&answer, b"pong");
         }
+    });
+}
+
+/// Stages of two tasks alternate within a turn, and a task that is alone never waits.
+#[test]
+fn a_stage_runs_for_all_due_tasks_before_the_next_stage() {
+    on_both(|| async {
+        let steps = Rc::new(RefCell::new(Vec::new()));
+        for name in ["first", "second"] {
+            let steps = Rc::clone(&steps);
+            spawn(async move {
+                for stage in 0..3 {
+                    steps.borrow_mut().push((stage, name));
+                    join_cohort().await;
+                }
+            });
+        }
+        let before = io_counts().waits;
+        while steps.borrow().len() < 6 {
+            end_turn().await;
+        }
+        assert!(io_counts().waits - before <= 2, "a stage costs no wait");
+        let in_order = [0, 1, 2].map(|stage| [(stage, "first"), (stage, "second")]);
+        assert_eq!(*steps.borrow(), in_order.as_flattened());
+        let mut alone = pin!(join_cohort());
+        let polled = poll_fn(|cx| Poll::Ready(alone.as_mut().poll(cx))).await;
+        assert!(polled.is_ready(), "no other task is due");
     });
 }
 

@@ -18,6 +18,7 @@ use crate::state::env::Env;
 use crate::state::shard::Shard;
 use forebay_board::account::Count;
 use forebay_http1::{HeadDue, Progress, RequestHead, parse_request};
+use forebay_net::join_cohort;
 use forebay_prompt::parse::{Reason, Refusal};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
@@ -65,7 +66,10 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
                 Some(connector) => {
                     Box::pin(admin_call::pass(shard, conn, buffers, connector)).await
                 }
-                None => request::serve::serve(shard, conn, buffers).await,
+                None => {
+                    join_cohort().await;
+                    request::serve::serve(shard, conn, buffers).await
+                }
             },
             Err(NoRequest::Silent) => {
                 // Behind the bytes that a slow client has not taken.

@@ -31,7 +31,7 @@ use forebay_board::account::{
     BlameScope, BodyStart, Count, FailedTrial, FirstTokenKind, Lease, Stage,
 };
 use forebay_mailbox::RequestFacts;
-use forebay_net::Timer;
+use forebay_net::{Timer, join_cohort};
 use forebay_prompt::parse::Endpoint;
 use forebay_router::dispatch::{EngineOrder, RelayError, SendPlan};
 use forebay_router::request::{
@@ -359,6 +359,7 @@ async fn exchange_with(
         let wait_left = watch.down.left();
         match answered {
             Ok(sent) => {
+                join_cohort().await;
                 workers.count_receipt(plan.worker, answer_head.status);
                 let head_at = env.time(Stage::FirstByte, dispatched);
                 env.counters.add(Count::UpstreamReused, u64::from(reused));

@@ -8,10 +8,12 @@ use crate::intake::{admission, body};
 use crate::overlap::prompt_match;
 use crate::resolve::{models, own_page, target};
 use crate::state::shard::Shard;
+use forebay_net::join_cohort;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::request::Stop;
 
-/// Takes the request through its phases.
+/// Takes the request through its phases. A phase of many bytes of code ends a stage of the shard's
+/// turn ([`join_cohort`]).
 ///
 /// # Errors
 /// The request stops in a phase.
@@ -40,7 +42,10 @@ pub(super) async fn answer<'c>(
             Err(refusal) => return Err(received.stop(Stop::Refused(refusal))),
         }
     }
+    join_cohort().await;
     let targeted = target::find(shard, conn, received).await?;
+    join_cohort().await;
     let matched = prompt_match::find(shard, conn, targeted).await?;
+    join_cohort().await;
     deliver::deliver(shard, conn, matched).await
 }

@@ -12,6 +12,7 @@ use crate::resolve::{own_page, preflight};
 use crate::state::shard::Shard;
 use crate::story::facts::RequestedApi;
 use forebay_http1::{RequestHead, request_loop};
+use forebay_net::join_cohort;
 use forebay_prompt::parse::{ApiShape, Endpoint, Reason, Refusal, route};
 use forebay_router::request::Stop;
 
@@ -37,6 +38,7 @@ pub(crate) async fn serve(
         }
         Err(refusal) => answer_preflight(shard, conn, request, refusal).await,
     };
+    join_cohort().await;
     match served {
         Ok(Exchange { mut request, phase: AnswerPhase { after } }) => {
             let Some(stop) = unread_answer::unread_reason(shard, conn).await else {
