@@ -25,7 +25,7 @@ mod timer;
 mod timers;
 
 #[cfg(test)]
-mod tests;
+mod driver_tests;
 
 pub use buffer::BufferPool;
 pub use counts::IoCounts;
