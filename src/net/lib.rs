@@ -34,5 +34,5 @@ pub use drivers::source::Source;
 pub use listener::Listener;
 pub use receiver::Receiver;
 pub use sender::Sender;
-pub use socket::{Socket, connect};
+pub use socket::{Socket, SocketCloser, connect};
 pub use timer::Timer;

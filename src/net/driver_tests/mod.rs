@@ -117,3 +117,28 @@ fn a_refused_connection_is_an_error() {
         assert!(connect(address).await.is_err());
     });
 }
+
+#[test]
+fn a_connection_that_is_shut_down_from_outside_ends_for_both_halves() {
+    on_both(|| async {
+        let (listener, address) = listen();
+        let listener = Listener::from_std(listener).unwrap();
+        let mut other = TcpStream::connect(address).unwrap();
+        let socket = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap().0;
+        let closer = socket.closer();
+        let (mut receiver, mut sender) = socket.split();
+        // Both halves wait: the peer sends nothing, and takes nothing.
+        let waits = poll_fn(|cx| Poll::Ready(receiver.poll_chunk(cx).is_pending())).await;
+        assert!(waits);
+        sender.start(vec![7; 8 << 20]);
+        let waits = poll_fn(|cx| Poll::Ready(sender.poll_flushed(cx).is_pending())).await;
+        assert!(waits, "the socket has no room for all");
+        closer.shut_down();
+        assert!(chunk(&mut receiver).await.is_empty(), "the end");
+        assert!(poll_fn(|cx| sender.poll_flushed(cx)).await.is_err());
+        drop((receiver, sender));
+        closer.shut_down();
+        let mut rest = Vec::new();
+        other.read_to_end(&mut rest).unwrap();
+    });
+}
