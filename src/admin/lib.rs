@@ -2,7 +2,7 @@
 //!
 //! [`port`] owns the connections, [`access`] authorizes callers, [`routes`] lists the calls. Each
 //! call is a [`question`] to the control plane's loop, which owns the answers. [`metrics::render`],
-//! [`calls::workers`] and [`calls::windows`] write them from data that the loop lends
+//! [`calls::workers`] and [`calls::windows`] write answers from data that the loop lends
 //! ([`sources`]); [`explanation::explain_thread`] has a thread of its own. [`calls::engines`]
 //! forwards calls to engines. [`live`] streams the same facts to the page that [`page`] serves.
 //! Runs on the control plane's thread. Limits: [`port`] bounds connections and their time,

@@ -1,4 +1,4 @@
-//! The id of a router among its replicas.
+//! The id of a running router, for detecting requests that come back to it.
 
 use std::fmt;
 

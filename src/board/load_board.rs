@@ -22,8 +22,7 @@ use forebay_ring::Bell;
 use forebay_ring::sync::OnceLock;
 use std::sync::Arc;
 
-/// A cell per rank and per queue, the rejection windows, and the bells of the shards. Less than 1
-/// MiB.
+/// A cell per rank and per queue, the rejection windows, and the bells of the shards.
 #[derive(Debug)]
 pub struct LoadBoard {
     ranks: RankCells,

@@ -214,7 +214,7 @@ impl RankLoad {
             Some(u64::from(least) << PLACE_BIT | millis(now).max(1))
         };
         // ordering: an independent word, read as a limit in `places_now`; the read-modify-write
-        // keeps the smallest value. Model: tests/loom/models.rs,
+        // keeps the smallest value. Model: tests/loom/rank_room.rs,
         // `after_a_refusal_one_end_lets_one_through`.
         let _ = self.refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }

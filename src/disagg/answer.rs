@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(
             json("<html>"),
             Ok(PrefillHandover::Nothing),
-            "status 200, and nobody waits for it"
+            "status 200, and no decode leg waits for parameters"
         );
         let events = |body: &str| answered(&sglang(), AnswerForm::Events, body.as_bytes());
         assert_eq!(

@@ -25,7 +25,7 @@ mod timer;
 mod timers;
 
 #[cfg(test)]
-mod tests;
+mod driver_tests;
 
 pub use buffer::BufferPool;
 pub use counts::IoCounts;
@@ -36,5 +36,5 @@ pub use drivers::source::Source;
 pub use listener::Listener;
 pub use receiver::Receiver;
 pub use sender::Sender;
-pub use socket::{Socket, connect};
+pub use socket::{Socket, SocketCloser, connect};
 pub use timer::Timer;

@@ -7,12 +7,12 @@ use super::drivers::driven_socket::DrivenSocket;
 use super::reactor::{self, Backend, Reactor};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// A connected socket of this thread.
 #[derive(Debug)]
@@ -37,11 +37,34 @@ impl Socket {
         }))
     }
 
+    /// Ends the connection from outside of its halves.
+    #[must_use]
+    pub fn closer(&self) -> SocketCloser {
+        SocketCloser(match &self.0 {
+            DrivenSocket::Completions { fd, .. } => Rc::downgrade(fd),
+            DrivenSocket::Edges(source) => Rc::downgrade(&source.fd),
+        })
+    }
+
     /// Splits into both halves. The socket is closed when both are dropped.
     #[must_use]
     pub fn split(self) -> (Receiver, Sender) {
         let link = Rc::new(self.0);
         (Receiver::new(Rc::clone(&link)), Sender::new(link))
+    }
+}
+
+/// Ends a connection from outside of its halves. Does not keep the socket open.
+#[derive(Debug)]
+pub struct SocketCloser(Weak<OwnedFd>);
+
+impl SocketCloser {
+    /// Shuts down both directions: tasks that wait for either half see the end of the connection.
+    pub fn shut_down(&self) {
+        if let Some(fd) = self.0.upgrade() {
+            // Fails where the peer has ended the connection already.
+            let _ = net::shutdown(&*fd, Shutdown::Both);
+        }
     }
 }
 

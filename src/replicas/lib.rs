@@ -19,6 +19,8 @@ mod divide;
 mod figures;
 mod transports;
 mod local;
+#[cfg(test)]
+mod message_tests;
 mod own_load;
 mod overcount;
 mod peers;

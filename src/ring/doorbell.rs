@@ -44,7 +44,7 @@ impl<W: Wake> Bell<W> {
         // ordering: the SeqCst fence pairs with the fence in `park`. We have pushed and now load
         // `parked`; the shard has stored `parked` and then loads the rings. Without both fences
         // each may read the old value and the shard sleeps on a full ring. Models:
-        // tests/loom/models.rs, `doorbell_never_loses_a_wake`.
+        // tests/loom/doorbell.rs, `doorbell_never_loses_a_wake`.
         fence(Ordering::SeqCst);
         // ordering: Relaxed load, ordered by the fence above; it saves a write to the line of an
         // awake shard. The AcqRel swap pairs with the other senders' swap and with `unpark`: a

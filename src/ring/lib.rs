@@ -4,7 +4,7 @@
 //! shard.
 //!
 //! Knows no domain type. Only `ring`, `net`, `wide` and `heap` contain unsafe code. Every protocol
-//! here has a model in `tests/loom/models.rs` (`tools/ci/30-loom`). Must never block, spin or grow.
+//! here has a model in `tests/loom` (`tools/ci/30-loom`). Must never block, spin or grow.
 
 mod doorbell;
 mod latest;

@@ -1,6 +1,6 @@
-//! The only switch between the real atomics and loom's, so that `tests/loom/models.rs` runs the
-//! shipped code. Owns nothing, runs on any thread. Feature `loom` is for these models only: its
-//! types panic outside of a model. Never name `std::sync::atomic` in a module that has a model.
+//! The only switch between the real atomics and loom's, so that `tests/loom` runs the shipped code.
+//! Owns nothing, runs on any thread. Feature `loom` is for these models only: its types panic
+//! outside of a model. Never name `std::sync::atomic` in a module that has a model.
 
 #[cfg(feature = "loom")]
 pub use loom::{

@@ -60,4 +60,4 @@ pub use world::{EngineLoad, PolicyRun, RunObserver, run, simulate};
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
-mod tests;
+mod sim_tests;

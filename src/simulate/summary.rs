@@ -32,8 +32,8 @@ pub struct PolicySummary {
     /// Times to the first token and between tokens.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Share of the requests with a TTFT of at most twice the own prefill time plus 10 ms. With
-    /// unequal ranks, the prefill time is that of a rank of mean speed.
+    /// Share of the requests with a TTFT of at most twice the own prefill time plus
+    /// `GOOD_SLACK_NS`. With unequal ranks, the prefill time is that of a rank of mean speed.
     pub goodput: f64,
     /// Largest prefill work of a rank, in parts of the mean: computed tokens, weighted by the
     /// rank's speed.

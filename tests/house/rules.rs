@@ -42,7 +42,7 @@ const ATOMICS: &[&str] = &[
     "board/counts/prompt_counts.rs",
     "board/queues/queue_cell.rs",
     "board/queues/queue_tenants.rs",
-    "board/counts/rank_past.rs",
+    "board/counts/rank_past/",
     "board/counts/kv_report.rs",
     "board/counts/pinned_prefixes.rs",
     "board/counts/rank_signs.rs",

@@ -7,6 +7,7 @@ use crate::rig::truth::get;
 use crate::rig::{ASK, Client, Gate, RouterProcess, Worker, config, metric, post, router, until};
 use forebay::config::QueueMode;
 use rustix::process::Signal;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -75,6 +76,47 @@ fn what_a_drain_cuts_is_in_the_log() {
         assert!(router.ended().success());
         assert_eq!(router.logged("requests were cut: they lasted longer"), 1, "{}", router.log());
         assert!(router.log().contains("requests=1 "), "{}", router.log());
+    }
+}
+
+/// Each request that the end of a drain cuts has its access record, whatever it waits for.
+#[test]
+fn what_a_drain_cuts_has_its_record() {
+    let worker = Worker::start(|seen, stream| {
+        if seen.head.contains("?begins") {
+            let begin = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n";
+            stream.write_all(begin).unwrap();
+        }
+        let _ = stream.read(&mut [0]);
+        false
+    });
+    let mut router = RouterProcess::configured(&format!(
+        "cores = [0, 1]\n[log]\nrequests = true\njson = true\n[timeouts]\ndrain = \"60s\"\n\
+         [health]\nenabled = false\n[[worker]]\nurl = \"{}\"\n",
+        worker.url()
+    ));
+    let mut unanswered = Client::connect(router.listen);
+    unanswered.send(&post("/v1/completions", ASK));
+    worker.next();
+    let mut streaming = Client::connect(router.listen);
+    streaming.send(&post("/v1/completions?begins", ASK));
+    streaming.peek("ab");
+    let uploading = begun(router.listen);
+    let idle = Client::connect(router.listen);
+    router.signal(Signal::TERM);
+    until("it drains", || router.logged("draining: no new connections") == 1);
+    router.signal(Signal::TERM);
+    assert!(router.ended().success());
+    drop((unanswered, streaming, uploading, idle));
+    let log = router.log();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let records: Vec<Value> = lines.filter(|line| line["message"] == "request").collect();
+    let mut statuses: Vec<_> = records.iter().filter_map(|it| it["status"].as_u64()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 503, 503], "{log}");
+    for record in records {
+        assert_eq!(record["outcome"], "cut", "{record}");
+        assert_eq!(record["cause"], "the drain of the router ended first", "{record}");
     }
 }
 

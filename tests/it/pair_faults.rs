@@ -532,9 +532,16 @@ fn what_an_engine_answers_is_what_the_client_hears() {
         TenantConfig { name: "*".to_owned(), requests_per_minute: 6_000, ..Default::default() };
     for flow in [Flow::Bootstrap, Flow::TwoPhase] {
         let fleet = flow.fleet(1, "", |config| config.flow.tenants = vec![limits.clone()]);
+        let counted = || {
+            let all = metric(&fleet.router, "forebay_tenant_requests_total{");
+            let is_answered = r#"forebay_tenant_requests_total{tenant="*",result="answered"}"#;
+            let answered = metric(&fleet.router, is_answered);
+            [answered, all - answered]
+        };
+        let before = counted();
         let prefill = &fleet.prefill[0];
         let decode = &fleet.decode[0];
-        // Prefill refuses the request itself: nobody else would take it.
+        // Prefill refuses the request itself: no other rank would take it.
         prefill.always(vec![Step::Word, Step::Send(reply_bytes(400, "", FAULT))]);
         decode.always(vec![Step::Word]);
         let mut client = fleet.ask(true);
@@ -571,6 +578,8 @@ fn what_an_engine_answers_is_what_the_client_hears() {
             }
             idle(&fleet.router);
         }
+        // The engine has answered: the router refused nothing, and the request is no failure.
+        assert_eq!(counted(), [before[0] + 3.0, before[1]], "{flow:?}");
     }
 }
 

@@ -288,6 +288,30 @@ fn what_a_client_hears_does_not_depend_on_when_the_router_was_started() {
     until("it serves too", || status(&router, "late") == 200);
 }
 
+/// The model behind a name of `[[model]]` may be a model of a worker that has not answered, or of a
+/// source that cannot be read. A name that only a client writes is unknown meanwhile.
+#[test]
+fn a_name_of_the_file_is_unknown_once_all_workers_and_sources_have_answered() {
+    let good = Odd::start(Behavior::Lists("good"));
+    let late = Odd::start(Behavior::Down);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    std::fs::write(&file, late.table()).unwrap();
+    let discovery = format!("[discovery]\ninterval = \"100ms\"\nfile = {file:?}\n");
+    let alias = "[[model]]\nname = \"alias\"\nto = \"target\"\n";
+    let router = start(&format!("{discovery}{alias}{}", good.table()));
+    let are = |wanted| ["alias", "x"].map(|name| status(&router, name)) == wanted;
+    until_up(&router, &good);
+    until("a worker has not answered", || are([503, 404]));
+    late.turn(Behavior::Lists("other"));
+    until("all have answered", || status(&router, "other") == 200 && are([404, 404]));
+    std::fs::write(&file, "[[worker").unwrap();
+    until("a source cannot be read", || are([503, 404]));
+    let target = Odd::start(Behavior::Lists("target"));
+    std::fs::write(&file, late.table() + &target.table()).unwrap();
+    until("the target is served", || status(&router, "alias") == 200);
+}
+
 #[test]
 fn the_only_worker_may_list_nothing() {
     let own = Odd::start(ODD[3]);

@@ -465,9 +465,8 @@ fn is_by_chance(policy: Policy, picked: RankIndex, request: &PickRequest<'_>) ->
     }
 }
 
-/// Label of the reason: a [`ChoiceReason`]; `chance` if no rank holds any of the prompt and
-/// costs tie;
-/// the policy's name for other policies.
+/// Label of the reason: a [`ChoiceReason`]; `chance` if no rank holds any of the prompt and costs
+/// tie; the policy's name for [`ChoiceReason::Load`].
 fn because(
     policy: Policy,
     picked: RankIndex,

@@ -174,7 +174,7 @@ fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
             _ => PrefixSlot(before + 1),
         };
         // ordering: AcqRel; pairs with the exchange in `unpin_one`: the last request takes the
-        // tokens off the rank's sum after the first has added them. Model: tests/loom/models.rs,
+        // tokens off the rank's sum after the first has added them. Model: tests/loom/prefixes.rs,
         // `a_shared_prefix_counts_once`.
         let exchanged = slot.compare_exchange(before, after.0, Ordering::AcqRel, Ordering::Relaxed);
         if exchanged.is_ok() {

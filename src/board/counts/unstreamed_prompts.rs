@@ -101,7 +101,7 @@ impl UnstreamedPrompts {
             self.oldest.store(number.minus(SLOTS).0, Ordering::Relaxed);
         }
         // ordering: Release; pairs with the exchange in `remove`: the tokens were added to the sums
-        // of the rank before another thread subtracts them. Model: tests/loom/models.rs,
+        // of the rank before another thread subtracts them. Model: tests/loom/unstreamed.rs,
         // `tokens_of_a_passed_prompt_are_taken_off_once`.
         let taken = place.compare_exchange(0, slot.0.get(), Ordering::Release, Ordering::Relaxed);
         taken.is_ok().then_some(slot)

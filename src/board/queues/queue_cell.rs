@@ -10,7 +10,7 @@
 //!                                   yes: freed += 1, ring         look for room
 //! ```
 //! With both fences, either the owner finds the place, or the shard that gave it back sees the
-//! waiter and rings. Model: tests/loom/models.rs, `nobody_waits_beside_a_free_place`.
+//! waiter and rings. Model: tests/loom/queue_cell.rs, `nobody_waits_beside_a_free_place`.
 
 use super::queue_tenants::{QueueDemand, QueueShare, QueueTenants};
 use forebay_base::limits::QUEUE_CLASSES;
@@ -257,7 +257,7 @@ impl QueueCell {
     #[must_use]
     pub fn room_made(&self) -> bool {
         // ordering: the SeqCst fence pairs with the fence in `look`: the place was given back
-        // before, the count of waiters is read after. Model: tests/loom/models.rs,
+        // before, the count of waiters is read after. Model: tests/loom/queue_cell.rs,
         // `nobody_waits_beside_a_free_place`.
         fence(Ordering::SeqCst);
         // ordering: Relaxed, ordered by the fence. Without waiters no word is written: ending

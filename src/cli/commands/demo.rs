@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  forebay demo\n  forebay demo --seconds 5 --json demo.json")]
 pub(crate) struct DemoArgs {
-    /// Time under load, of each of three acts
+    /// Time under load, of each act
     #[arg(
         long,
         value_name = "N",

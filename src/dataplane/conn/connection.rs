@@ -24,8 +24,9 @@ use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
-/// Serves an already counted connection to its end. A panic ends this connection only.
-pub(crate) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
+/// Serves an accepted connection to its end. `place`: from `Intake::enter`. A panic ends this
+/// connection only.
+pub(crate) async fn serve(shard: Rc<Shard>, arrival: NewConnection, place: usize) {
     let served = AssertUnwindSafe(conversation(&shard, arrival)).catch_unwind();
     let number = shard.env.number;
     let least_us = shard.intake.holds_least_us;
@@ -33,26 +34,29 @@ pub(crate) async fn serve(shard: Rc<Shard>, arrival: NewConnection) {
     if served.is_err() {
         shard.env.panicked("a connection's task panicked; its connection was closed");
     }
-    shard.intake.connections.set(shard.intake.connections.get().saturating_sub(1));
+    shard.intake.leave(place);
     shard.env.count(Count::ConnectionsClosed);
 }
 
-async fn conversation(shard: &Rc<Shard>, arrival: NewConnection) {
+/// Not an async function: that would store the socket a second time.
+fn conversation(shard: &Rc<Shard>, arrival: NewConnection) -> impl Future<Output = ()> {
     let NewConnection { socket, peer, is_tls } = arrival;
     let mut conn = Conn::new(socket, peer, shard.env.clock);
-    if !client_identity::connected(shard, &mut conn).await {
-        return;
-    }
-    let mut buffers = Buffers::default();
-    if is_tls && !handshake::shake(shard, &mut conn).await {
-        return handshake::refuse(shard, conn, &mut buffers).await;
-    }
-    if requests(shard, &mut conn, &mut buffers).await == ConnectionReuse::Linger {
-        conn.linger(discard::bounds(&shard.env)).await;
-    } else {
-        conn.wait_at_most(shard.env.config().timeouts.write);
-        // The record of the last request has the fault of a client that takes no bytes.
-        let _ = conn.flush().await;
+    async move {
+        if !client_identity::connected(shard, &mut conn).await {
+            return;
+        }
+        let mut buffers = Buffers::default();
+        if is_tls && !handshake::shake(shard, &mut conn).await {
+            return handshake::refuse(shard, conn, &mut buffers).await;
+        }
+        if requests(shard, &mut conn, &mut buffers).await == ConnectionReuse::Linger {
+            conn.linger(discard::bounds(&shard.env)).await;
+        } else {
+            conn.wait_at_most(shard.env.config().timeouts.write);
+            // The record of the last request has the fault of a client that takes no bytes.
+            let _ = conn.flush().await;
+        }
     }
 }
 
@@ -142,7 +146,7 @@ mod tests {
     use super::{Request, serve};
 
     /// Size of the future that a call returns.
-    const fn future_bytes<A, B, F>(_: &impl Fn(A, B) -> F) -> usize {
+    const fn future_bytes<A, B, C, F>(_: &impl Fn(A, B, C) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -151,7 +155,7 @@ mod tests {
     #[test]
     fn a_connection_is_small() {
         let bytes = future_bytes(&serve);
-        assert!(bytes <= 5_552, "the future of a connection has {bytes} bytes");
+        assert!(bytes <= 5_488, "the future of a connection has {bytes} bytes");
         // A request is boxed beside it.
         let boxed = size_of::<Request<'_>>();
         assert!(boxed <= 448, "a request has {boxed} bytes");

@@ -95,16 +95,20 @@ impl<'c> Request<'c> {
         story.began(asked, &head);
     }
 
-    /// Ends the story of the request.
+    /// Ends the story of the request. The router closes connections at the end of a drain: a client
+    /// that is gone from then on has not left by itself.
     pub(crate) fn end(&mut self, shard: &Shard, client: &ConnectedClient, stop: Option<&Stop>) {
         let tenant = self.caller.principal.tenant;
+        let now = shard.env.now();
+        let is_cut = stop.is_some_and(Stop::is_by_client) && shard.env.is_cut(now);
+        let stop = if is_cut { Some(&Stop::Drained) } else { stop };
         let Self { buffers, story, .. } = self;
         let message = MessageParts {
             head: &buffers.head,
             api: &buffers.api,
             request_id: buffers.request_id(),
         };
-        story.ended(&ExchangeEnd { shard, client, message, tenant, stop, now: shard.env.now() });
+        story.ended(&ExchangeEnd { shard, client, message, tenant, stop, now });
     }
 
     /// Moves a completely received request out of the connection's input. Later bytes of the client

@@ -151,6 +151,7 @@ impl Conn {
     }
 
     /// Ready once the client has closed. Input that arrives meanwhile is buffered, up to a bound.
+    /// At the bound nothing is read, so the close of such a client shows when the router writes.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.closed && self.input.len() < INPUT_AHEAD_BYTES_MAX {
             match self.reader.poll_chunk(cx) {

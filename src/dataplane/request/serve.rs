@@ -96,7 +96,7 @@ async fn reply(
         Stop::InBody(refusal) => refusal::and_close(env, conn, request, &refusal).await,
         Stop::Refused(refusal) => refusal::request(env, conn, request, &refusal).await,
         Stop::Engine(answer) => refusal::by_engine(env, conn, request, &answer).await,
-        Stop::ClientGone | Stop::Cut(_) => ConnectionReuse::Drop,
+        Stop::ClientGone | Stop::Cut(_) | Stop::Drained => ConnectionReuse::Drop,
     }
 }
 

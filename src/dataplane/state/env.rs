@@ -78,6 +78,11 @@ impl Env {
         self.leaving.order.get().map(|order| order.deadline)
     }
 
+    /// True from the deadline of the drain on.
+    pub(crate) fn is_cut(&self, now: NanosSinceStart) -> bool {
+        self.drain_until().is_some_and(|deadline| now >= deadline)
+    }
+
     pub(crate) fn now(&self) -> NanosSinceStart {
         self.clock.now()
     }

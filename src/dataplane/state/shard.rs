@@ -14,9 +14,11 @@ use forebay_disagg::Rooms;
 use forebay_identity::{AddressRules, Cors, TrustedNets};
 use forebay_keys::TokenCache;
 use forebay_mailbox::{PrefillOutcome, Ticket};
+use forebay_net::{Socket, SocketCloser};
 use forebay_prompt::parse::KnownTokens;
 use forebay_router::queue::{Home, WaitTable};
-use std::cell::{Cell, RefCell};
+use slab::Slab;
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -37,7 +39,7 @@ pub(crate) struct Shard {
 pub(crate) struct Intake {
     /// Set by the first fleet.
     pub(crate) ready: Signal,
-    pub(crate) connections: Cell<usize>,
+    clients: RefCell<Slab<SocketCloser>>,
     pub(crate) in_flight: Rc<InFlight>,
     pub(crate) addresses: Arc<AddressRules>,
     /// Proxies whose forwarded client addresses are trusted.
@@ -69,11 +71,32 @@ impl Intake {
         holds_least_us: Option<u64>,
     ) -> Self {
         let ready = Signal::default();
-        let connections = Cell::new(0);
+        let clients = RefCell::default();
         let tokens = RefCell::default();
         let trusted = RefCell::new(Rc::new(trusted));
         let cors = RefCell::new(Rc::new(cors));
-        Self { ready, connections, in_flight, addresses, trusted, cors, tokens, holds_least_us }
+        Self { ready, clients, in_flight, addresses, trusted, cors, tokens, holds_least_us }
+    }
+
+    /// Counts a connection until [`Self::leave`]; returns its place.
+    pub(crate) fn enter(&self, socket: &Socket) -> usize {
+        self.clients.borrow_mut().insert(socket.closer())
+    }
+
+    /// Takes an ended connection out of the count.
+    pub(crate) fn leave(&self, place: usize) {
+        let ended = self.clients.borrow_mut().try_remove(place);
+        debug_assert!(ended.is_some(), "a connection that ends twice");
+    }
+
+    /// Number of client connections.
+    pub(crate) fn connection_count(&self) -> usize {
+        self.clients.borrow().len()
+    }
+
+    /// Ends all client connections: their requests end as if their clients had left.
+    pub(crate) fn cut_connections(&self) {
+        self.clients.borrow().iter().for_each(|(_, client)| client.shut_down());
     }
 
     pub(crate) fn trusted(&self) -> Rc<TrustedNets> {

@@ -1,10 +1,9 @@
 //! Request counters: status of answers, time to first byte, outcome of requests.
 
 use super::event::{AnswerEnd, AnswerHead, AnswerPart, Observer, StoryEnd};
-use super::facts::CLIENT_GONE;
+use super::facts::{CLIENT_GONE, DRAINED};
 use crate::state::env::Env;
 use forebay_board::account::{Count, NO_ENDPOINT, RankCount, Stage, TenantResult};
-use forebay_router::dispatch::RelayError;
 use forebay_router::request::Stop;
 
 /// Stateless: the shard holds the counters.
@@ -36,11 +35,14 @@ impl Observer for RequestCounters {
             env.time(Stage::Total, event.facts.times.started);
         }
         let result = match event.end.stop {
-            Some(
-                Stop::ClientGone | Stop::Cut(RelayError::ClientGone | RelayError::ClientStalled),
-            ) => {
-                count_gone(env, event);
+            Some(stop) if stop.is_by_client() => {
+                env.count(Count::ClientGone);
+                count_unanswered(env, event, CLIENT_GONE);
                 TenantResult::Left
+            }
+            Some(Stop::Drained) => {
+                count_unanswered(env, event, DRAINED);
+                TenantResult::Failed
             }
             Some(Stop::Cut(_)) => {
                 env.count(Count::CutMidStream);
@@ -68,7 +70,7 @@ fn is_invalid(stop: &Stop) -> bool {
         Stop::BeforeBody(refusal) | Stop::InBody(refusal) | Stop::Refused(refusal) => {
             refusal.status() != TOO_MANY && !refusal.reason().is_shortage()
         }
-        Stop::Engine(_) | Stop::ClientGone | Stop::Cut(_) => false,
+        Stop::Engine(_) | Stop::ClientGone | Stop::Cut(_) | Stop::Drained => false,
     }
 }
 
@@ -77,11 +79,10 @@ const TOO_MANY: u16 = 429;
 /// First status that is no fault of the client.
 const FAULTS_FROM: u16 = 500;
 
-/// Counts a request whose client has left.
-fn count_gone(env: &Env, event: &StoryEnd<'_>) {
-    env.count(Count::ClientGone);
+/// Counts a request under that status, unless its answer has begun.
+fn count_unanswered(env: &Env, event: &StoryEnd<'_>, status: u16) {
     if event.facts.answer.counted.is_none() {
         let endpoint = event.facts.endpoint().map_or(NO_ENDPOINT, |endpoint| endpoint as usize);
-        env.counters.answered(endpoint, CLIENT_GONE);
+        env.counters.answered(endpoint, status);
     }
 }

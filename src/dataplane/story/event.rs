@@ -197,6 +197,7 @@ impl StoryEnd<'_> {
             Some(Stop::Refused(refusal) | Stop::BeforeBody(refusal) | Stop::InBody(refusal)) => {
                 refusal.message()
             }
+            Some(Stop::Drained) => "the drain of the router ended first",
             Some(Stop::Engine(_) | Stop::ClientGone) | None => "",
         }
     }

@@ -9,6 +9,9 @@ use forebay_select::ChoiceReason;
 /// Status of a request whose client left before its answer began. Never sent.
 pub(crate) const CLIENT_GONE: u16 = 499;
 
+/// Status of a request that the end of a drain cut before its answer began. Never sent.
+pub(crate) const DRAINED: u16 = 503;
+
 /// API of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestedApi {
@@ -78,6 +81,7 @@ impl Facts {
             Some(Stop::Engine(answer)) => (answer.status, "engine-refused"),
             Some(Stop::ClientGone) => (counted.unwrap_or(CLIENT_GONE), "client-gone"),
             Some(Stop::Cut(_)) => (counted.unwrap_or(CLIENT_GONE), "cut"),
+            Some(Stop::Drained) => (counted.unwrap_or(DRAINED), "cut"),
         }
     }
 }

@@ -18,7 +18,7 @@ impl DrainProgress {
     /// repeatedly.
     pub(crate) fn advance(&mut self, shard: &Shard) -> bool {
         let is_accept_over = shard.env.counters.phase() == ShardPhase::Draining;
-        if is_accept_over && shard.intake.connections.get() == 0 && !shard.links.has_unsent() {
+        if is_accept_over && shard.intake.connection_count() == 0 && !shard.links.has_unsent() {
             shard.env.counters.set_phase(ShardPhase::Idle);
         }
         if !self.all_idle {

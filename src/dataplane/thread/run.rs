@@ -40,6 +40,9 @@ use std::time::Duration;
 
 /// Period at which a draining shard checks whether it is empty.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
+/// Time for requests to end once a drain has cut their connections, with their records and the
+/// aborts at engines. Well below the time after which the process ends without its shards.
+const CUT_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause after the kernel refused a connection for lack of descriptors. Other connections may close
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -250,13 +253,13 @@ async fn accept_all(
         match poll_fn(|cx| next(listeners, cx)).await {
             None => return,
             Some(Ok(arrival))
-                if shard.intake.connections.get() < shard.env.config().limits.connections_max =>
+                if shard.intake.connection_count() < shard.env.config().limits.connections_max =>
             {
                 shard.env.count(Count::ConnectionsAccepted);
                 // Count here, not in the connection's task: a burst would pass the limit before the
                 // first task runs.
-                shard.intake.connections.set(shard.intake.connections.get() + 1);
-                forebay_net::spawn(connection::serve(Rc::clone(shard), arrival));
+                let place = shard.intake.enter(&arrival.socket);
+                forebay_net::spawn(connection::serve(Rc::clone(shard), arrival, place));
             }
             Some(Ok(_)) => shard.env.count(Count::ConnectionsRefused),
             Some(Err(error)) => {
@@ -269,8 +272,8 @@ async fn accept_all(
     }
 }
 
-/// Beats, and does housekeeping once per [`HISTOGRAM_PERIOD`]. Ends when the shard has drained or
-/// its deadline has passed.
+/// Beats, and does housekeeping once per [`HISTOGRAM_PERIOD`]. Ends when the shard has drained. At
+/// the deadline of the drain, connections are cut, and their requests have [`CUT_TIME_MAX`].
 async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
     let mut next = shard.env.now();
     let mut drain = DrainProgress::default();
@@ -285,12 +288,16 @@ async fn tick(shard: &Shard, histograms: &mut Producer<Box<StageHistograms>>) {
             shard.env.counters.beat();
         }
         if let Some(deadline) = shard.env.drain_until()
-            && (drain.advance(shard) || now >= deadline)
+            && (drain.advance(shard) || now >= deadline.plus(CUT_TIME_MAX))
         {
             deliver(shard, histograms);
             shard.io.offload.close();
             // Wait for turns of the ring: it must first cancel the last reads of closed sockets.
             return forebay_net::sleep(2 * DRAIN_TICK).await;
+        }
+        if shard.env.is_cut(now) {
+            // At each tick, because a connection may have been accepted since the last.
+            shard.intake.cut_connections();
         }
         if now >= next {
             next = now.plus(HISTOGRAM_PERIOD);

@@ -14,8 +14,8 @@ const LENGTHS_MAX: usize = 480;
 const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
 const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
-/// In the word of a listed length: some of its children have no tag, because they were stored
-/// before the list, or for lack of memory.
+/// In the word of a listed length: no child has a tag, because some were stored before the list, or
+/// for lack of memory. Of any other length, each child has a tag.
 const UNTAGGED: u64 = 1 << 63;
 /// In the word of a listed length: its children.
 const COUNT: u64 = (1 << FILTER_SHIFT) - 1;
@@ -101,8 +101,7 @@ impl TableWriter {
     pub(super) fn drop_length(&mut self, id: RunId, length: u16, child: BlockKey) {
         let Some(word) = self.run(id).map(super::Run::lengths) else { return };
         if let Some(first) = cell_of(word) {
-            self.drop_tag(id, child);
-            return self.drop_listed_length(id, first, length);
+            return self.drop_listed_length(id, first, length, child);
         }
         let counts = self.owned(id).child_counts;
         let is_counted = counted(word, &counts).any(|(lane, n)| lane == length && n > 0);
@@ -134,23 +133,42 @@ impl TableWriter {
         child: BlockKey,
     ) -> bool {
         let (found, count) = self.find_listed(first, length);
-        let needs_tag = found.is_none_or(|found| found.word & UNTAGGED == 0);
-        let flag = if needs_tag && !self.add_tag(id, child) { UNTAGGED } else { 0 };
+        let needs_tag = found.is_none_or(|found| is_tagged(found.word));
+        let has_tag = needs_tag && self.add_tag(id, child);
+        if needs_tag && !has_tag {
+            self.drop_all_tags(id, first);
+        }
+        let flag = if has_tag { 0 } else { UNTAGGED };
         let added = flag | filter_bit(child.to_word());
         if let Some(found) = found {
             self.set_listed(found, (found.word + 1) | added);
             return true;
         }
         let is_listed = count < LENGTHS_MAX && self.push_listed(first, added | 1, length);
-        if !is_listed {
+        if !is_listed && has_tag {
             self.drop_tag(id, child);
         }
         is_listed
     }
 
-    fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16) {
+    /// Removes the tags of all children, and marks their lengths. Tags for some children of a
+    /// length would not do: no child records whether it has a tag, so a removed child without a
+    /// tag would take the equal tag of another child with it.
+    fn drop_all_tags(&mut self, id: RunId, first: CellId) {
+        self.begin(id);
+        self.put_tags(id);
+        for listed in self.listed(first) {
+            self.set_listed(listed, listed.word | UNTAGGED);
+        }
+        self.end(id);
+    }
+
+    fn drop_listed_length(&mut self, id: RunId, first: CellId, length: u16, child: BlockKey) {
         let (Some(found), _) = self.find_listed(first, length) else { return };
         debug_assert!(found.word & COUNT > 0, "a child that was never counted");
+        if is_tagged(found.word) {
+            self.drop_tag(id, child);
+        }
         if found.word & COUNT > 1 {
             return self.set_listed(found, found.word - 1);
         }

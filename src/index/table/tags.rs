@@ -6,7 +6,8 @@
 //! bits of a tag, and each slot leads to a leaf or a node; a leaf may fill several adjacent slots.
 //! A full leaf is split in two. An empty leaf is removed, and its neighbor takes its slots.
 //!
-//! A tag may be missing only if its length is marked as untagged.
+//! A child of a length that is marked as untagged has no tag, any other child has a tag. So a tag
+//! goes with its child, and equal tags of several children are stored as often.
 
 use super::super::words::{CellId, Twig, TwigKind};
 use super::TableWriter;
@@ -24,8 +25,9 @@ const SLOT_BITS: u32 = (2 * CELL_WORDS).ilog2();
 /// Slots of a node, two in a word.
 const SLOTS: usize = 1 << SLOT_BITS;
 const _: () = assert!(SLOTS == 2 * CELL_WORDS);
-/// Nodes above a leaf. The bits of a tag that choose no slot distinguish the tags of a leaf.
-const NODES_MAX: u32 = 3;
+/// Nodes above a leaf, at most: their slots use all bits of a tag that choose no part. So the tags
+/// of a full part below that many nodes are all equal.
+const NODES_MAX: u32 = (u32::BITS - PARTS.ilog2()) / SLOT_BITS;
 
 /// Never 0, which is no tag.
 #[inline]
@@ -333,7 +335,9 @@ impl TableWriter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::words::cell_of;
     use super::super::cells::{CELL_BYTES, CHUNK_BYTES};
+    use super::super::lists::is_tagged;
     use super::*;
     use crate::Shape;
     use crate::{KeySeed, RootName};
@@ -376,6 +380,109 @@ mod tests {
         assert!(there.is_empty() && !writer.has_children(top));
         let cells = writer.pool.chunk_count() * CHUNK_BYTES / CELL_BYTES;
         assert_eq!(writer.pool.free_count(), cells - 1, "all but that of the root's block");
+    }
+
+    /// A key with that tag.
+    fn key_of(tag: u32, random: &mut fastrand::Rng) -> BlockKey {
+        let rest = random.u64(..) & !(u64::from(u32::MAX) << 8);
+        BlockKey::from_word(rest | u64::from(tag) << 8).unwrap()
+    }
+
+    /// All tags of the children of a run, in order.
+    fn stored_tags(writer: &TableWriter, id: RunId) -> Vec<u32> {
+        let mut waiting = vec![writer.tags(id)];
+        let mut tags = Vec::new();
+        while let Some(twig) = waiting.pop() {
+            match twig.kind() {
+                TwigKind::None => {}
+                TwigKind::Leaf(leaf) => tags.extend(writer.tags_in(leaf)),
+                TwigKind::Node(node) => {
+                    let mut slots: Vec<Twig> = writer.slots(node).collect();
+                    slots.dedup();
+                    waiting.extend(slots);
+                }
+            }
+        }
+        tags.sort_unstable();
+        tags
+    }
+
+    /// A child of a run.
+    struct Child {
+        key: BlockKey,
+        bytes: u16,
+        run: RunId,
+    }
+
+    /// The tags that the children of a run should have, in order.
+    fn wanted_tags(writer: &TableWriter, id: RunId, children: &[Child]) -> Vec<u32> {
+        let list = writer.run(id).and_then(|run| cell_of(run.lengths()));
+        let has_tag = |bytes: u16| {
+            let listed = list.and_then(|list| writer.find_listed(list, bytes).0);
+            listed.is_some_and(|listed| is_tagged(listed.word))
+        };
+        let tagged = children.iter().filter(|child| has_tag(child.bytes));
+        let mut tags: Vec<u32> = tagged.map(|child| tag_of(child.key.to_word())).collect();
+        tags.sort_unstable();
+        tags
+    }
+
+    /// Children with equal tags come and go, with and without memory for their tags. A removed
+    /// child takes its own tag with it, and no tag of another child. Before, a child without a tag
+    /// took the equal tag of another child.
+    #[test]
+    fn a_tag_goes_with_its_own_child() {
+        let mut refused = 0;
+        let mut tagged = 0;
+        for seed in 0..24_u64 {
+            let memory_bytes_max = if seed % 2 == 0 { 24_000 } else { 1 << 20 };
+            let mut writer = TableWriter::new(Shape { segment_slots: 16, memory_bytes_max });
+            let root = BlockKey::root(KeySeed(1), &RootName::default());
+            let top = writer.create(None, root, 0).unwrap();
+            let mut random = fastrand::Rng::with_seed(seed);
+            let tags: Vec<u32> = (0..4 << (seed % 6)).map(|_| random.u32(1..)).collect();
+            let mut children: Vec<Child> = Vec::new();
+            for _ in 0..800 {
+                if random.u8(..) < 150 {
+                    let key = key_of(tags[random.usize(..tags.len())], &mut random);
+                    let bytes = random.u16(1..=8);
+                    writer.make_room(key);
+                    let run = writer.create(Some(top), key, bytes);
+                    refused += usize::from(run.is_none());
+                    children.extend(run.map(|run| Child { key, bytes, run }));
+                } else if !children.is_empty() {
+                    writer.destroy(children.swap_remove(random.usize(..children.len())).run);
+                }
+                let is_found = |child: &Child| writer.may_have_child(top, child.run);
+                assert!(children.iter().all(is_found), "a child of seed {seed} is lost");
+                let wanted = wanted_tags(&writer, top, &children);
+                assert_eq!(stored_tags(&writer, top), wanted, "seed {seed}");
+                tagged += wanted.len();
+            }
+            children.drain(..).for_each(|child| {
+                writer.destroy(child.run);
+            });
+            assert_eq!(stored_tags(&writer, top), []);
+            writer.check_invariants();
+        }
+        assert!(refused > 0 && tagged > 0, "{refused} refused, {tagged} with a tag");
+    }
+
+    /// Tags that differ only in their highest bits need as many nodes as there can be.
+    #[test]
+    fn children_with_similar_tags_all_have_a_tag() {
+        let mut writer = TableWriter::new(SHAPE);
+        let root = BlockKey::root(KeySeed(1), &RootName::default());
+        let top = writer.create(None, root, 0).unwrap();
+        let mut random = fastrand::Rng::with_seed(3);
+        let tags: Vec<u32> = (1..200).map(|number| number << 24 | 0x5_5555).collect();
+        // The first length has no tags.
+        for (at, tag) in [7].iter().chain(&tags).enumerate() {
+            let key = key_of(*tag, &mut random);
+            writer.make_room(key);
+            writer.create(Some(top), key, if at == 0 { 1 } else { 2 }).unwrap();
+        }
+        assert_eq!(stored_tags(&writer, top), tags);
     }
 
     /// A reader that detects changes too often gives up on the whole fork.

@@ -494,3 +494,5 @@ mod restart_tests;
 mod windows_tests;
 #[cfg(test)]
 mod sizes_tests;
+#[cfg(test)]
+mod tiers_tests;

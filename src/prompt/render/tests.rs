@@ -1,11 +1,13 @@
 //! Rendered prompts equal what the engine decodes from its tokens.
 
-use super::{Unrenderable, render};
+use super::{RenderMethod, Unrenderable, render};
 use crate::parse::{ApiRequest, Endpoint, PromptSource, scan};
+use forebay_base::limits::PROMPT_BYTES_MATCHED_MAX;
 use forebay_fleet::worker::ModelText;
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatRole, ChatTemplate, EngineRules, MessageSpan, SpecialTokens};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
+use serde_json::json;
 use std::str::FromStr;
 use std::sync::Arc;
 use tokenizers::Tokenizer;
@@ -197,6 +199,43 @@ fn plain_bodies_of_other_apis_render_the_same_either_way() {
         let rich = format!(r#"{{{members},"chat_template_kwargs":{{}}}}"#);
         assert_eq!(scanned_and_rendered(&rich, endpoint, &model).unwrap(), fast, "{members}");
         assert!(fast.contains("<|im_start|>user\nq<|im_end|>"), "{fast}");
+    }
+}
+
+/// A plain chat of that system prompt and that question, with two more messages.
+fn long_chat(system: &str, question: &str) -> String {
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let messages = [
+        message("system", system),
+        message("user", question),
+        message("assistant", "left out"),
+        message("user", "left out too"),
+    ];
+    json!({ "messages": messages }).to_string()
+}
+
+/// A chat is rendered up to the limit: the cut leaves whole characters and no later message.
+#[test]
+fn a_chat_is_cut_at_a_whole_character_of_the_limit() {
+    const BEGIN: &str = "<|im_end|>\n<|im_start|>user\n";
+    const END: &str = "<|im_end|>\n<|im_start|>assistant\n";
+    let model = model(Some(TEMPLATE));
+    let question = "\u{20ac}".repeat(PROMPT_BYTES_MATCHED_MAX / 3);
+    for shift in 0..3 {
+        let system = "s".repeat(1_000 + shift);
+        let body = long_chat(&system, &question);
+        let mut request = ApiRequest::default();
+        assert_eq!(scan(body.as_bytes(), Endpoint::ChatCompletions, &mut request), Ok(()));
+        let mut out = Vec::new();
+        let method = render(&request, body.as_bytes(), &model, &mut out);
+        assert_eq!(method, Ok(RenderMethod::Beginning), "{shift}");
+        let text = String::from_utf8(out).expect("whole characters");
+        let begin = format!("<|im_start|>system\n{system}{BEGIN}");
+        let kept = text.strip_prefix(&begin).and_then(|rest| rest.strip_suffix(END)).unwrap();
+        let kept_bytes = (PROMPT_BYTES_MATCHED_MAX - system.len()) / 3 * 3;
+        assert!(kept == &question[..kept_bytes], "{shift}: {} bytes", kept.len());
+        let prompt_bytes = RenderMethod::Beginning.prompt_bytes(&request, text.len());
+        assert!(prompt_bytes > text.len() as u64, "the length is that of all messages");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 const NUMBERS_START: Duration = Duration::from_secs(1_767_225_600);
 /// A step of the number. Finer steps gain nothing in the simulator, and the years would be fewer.
 const STEP_MS: u128 = 250;
-/// Priorities of clients above 0 that stay apart.
+/// Client priorities above 0 with a number of their own. Larger priorities share the last number.
 const LATER_COUNT: i64 = 1 << 20;
 /// The largest number of a request of priority 0. vLLM's Rust frontend takes 32 bits (0.33,
 /// `protocol/request.rs`).
@@ -57,8 +57,8 @@ mod tests {
 
     const TODAY: Duration = Duration::from_secs(1_795_000_000);
 
-    fn order(came_ms: u64, prefill_ms: u64) -> EngineOrder {
-        let arrived_at = TODAY + Duration::from_millis(came_ms);
+    fn order(arrived_ms: u64, prefill_ms: u64) -> EngineOrder {
+        let arrived_at = TODAY + Duration::from_millis(arrived_ms);
         EngineOrder {
             arrived_at,
             prefill_time: Duration::from_millis(prefill_ms),
@@ -70,7 +70,7 @@ mod tests {
     fn a_request_is_passed_for_a_time_in_proportion_to_its_prompt() {
         let long = order(0, 500);
         assert_eq!(long.number(0) - order(0, 0).number(0), 64 * 500 / 250);
-        // 500 ms of prompt: requests that come within 32 s pass it, and then none.
+        // 500 ms of prompt: requests that arrive within 32 s pass it, and later requests do not.
         assert!(order(31_000, 0).number(0) < long.number(0));
         assert!(order(32_250, 0).number(0) > long.number(0));
         let by_arrival = EngineOrder { overtaken_max: 0, ..long };
@@ -103,11 +103,11 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_fit_and_keep_order(
-            (came, later) in (0_u64..1 << 45, 0_u64..1 << 30),
+            (arrived_ms, later) in (0_u64..1 << 45, 0_u64..1 << 30),
             (prefill_ms, longer_ms) in (0_u64..1 << 40, 0_u64..1 << 30),
             (overtaken_max, one, other) in (0_u32..=1_000, any::<i64>(), any::<i64>()),
         ) {
-            let order = EngineOrder { overtaken_max, ..order(came, prefill_ms) };
+            let order = EngineOrder { overtaken_max, ..order(arrived_ms, prefill_ms) };
             let behind = EngineOrder {
                 arrived_at: order.arrived_at + Duration::from_millis(later),
                 prefill_time: order.prefill_time + Duration::from_millis(longer_ms),

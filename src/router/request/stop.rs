@@ -24,6 +24,19 @@ pub enum Stop {
     ClientGone,
     /// Broken off after the client had seen the head of an answer.
     Cut(RelayError),
+    /// The drain of the router ended before the request did.
+    Drained,
+}
+
+impl Stop {
+    /// True if the client has left, or does not read.
+    #[must_use]
+    pub const fn is_by_client(&self) -> bool {
+        matches!(
+            self,
+            Self::ClientGone | Self::Cut(RelayError::ClientGone | RelayError::ClientStalled)
+        )
+    }
 }
 
 /// The worker's answer to an attempt that failed.
