@@ -49,6 +49,7 @@ pub use readiness::{PortCertificate, RouterReadiness, missing_feeds};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
-    FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources, WorkerTrouble,
+    FeedsView, FleetView, KvPoolView, ProcessFigures, ReloadFigures, SavedSnapshot, ScrapeSources,
+    ShardsView, SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources,
+    WorkerTrouble,
 };

@@ -123,7 +123,7 @@ fn totals(sources: &ScrapeSources<'_>) -> Value {
         (&catalogue::OVERLAP_BYTES, overlap_bytes.sum()),
         (&catalogue::INDEX_ENTRIES, sources.index.entry_count()),
         (&catalogue::INDEX_BYTES, sources.index.memory_bytes()),
-        (&catalogue::LOG_DROPPED, sources.records.log_dropped),
+        (&catalogue::LOG_DROPPED, sources.process.log_dropped),
         (&catalogue::BROKEN_INVARIANTS, broken_invariant_count()),
     ] {
         totals.insert(metric.name.to_owned(), json!(value));
