@@ -411,7 +411,8 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
     let ready: Value = serde_json::from_slice(&truth::get(handle.admin, "/readyz").body).unwrap();
     assert_eq!((&ready["state"], &ready["concerns"]), (&json!("refusing"), &json!([])), "{ready}");
     let refused = ask(handle.listen, "/v1/completions");
-    assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-window")));
+    let reason = refused.field("x-forebay-reason");
+    assert_eq!((refused.status, reason), (429, Some("rejected-by-operator")));
     let after: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     assert!((40..=60).contains(&after), "the longest that is sent, spread: {after}");
     for (body, status) in [("{}", 400), ("open", 400), (r#"{"open":"1s","model":"x"}"#, 200)] {
