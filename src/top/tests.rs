@@ -408,3 +408,46 @@ fn the_first_tenant_brings_no_requests_of_before() {
     app.update(&Snapshot::read(gold.to_string().as_bytes()).unwrap());
     assert_eq!(line(&app), "tenants  gold 3.0/s  * 2.0/s");
 }
+
+/// `--once` has no terminal to fit: a line that is cut has lost its reason.
+#[test]
+fn only_the_columns_of_ranks_follow_the_width() {
+    let long = format!("gpu0 is down: {}the end", "its checks fail; ".repeat(12));
+    let mut with_events = snapshot(2, 2_000);
+    with_events["events"] = json!([
+        {"id": 1, "age_ms": 1_500, "kind": "up", "text": "gpu0 is up"},
+        {"id": 2, "age_ms": 500, "kind": "down", "text": long},
+    ]);
+    let app = app(&[snapshot(2, 1_000), with_events]);
+    let frame = text(&app, 40);
+    let lines: Vec<&str> = frame.lines().collect();
+    let events = lines.iter().position(|line| *line == "events").expect(&frame);
+    assert!(lines[events + 1].ends_with("the end"), "the newest first: {frame}");
+    assert!(lines[events + 2].ends_with("ago  gpu0 is up"), "{frame}");
+    assert!(lines[1].ends_with("2 ranks"), "{frame}");
+}
+
+/// Answers that are no stream have no first token, and are answers all the same.
+#[test]
+fn a_router_without_streams_has_no_first_token() {
+    let figures = |app: &App| text(app, 150).lines().nth(1).unwrap().to_owned();
+    let silent = |uptime_ms: u64| {
+        let mut snapshot = snapshot(1, uptime_ms);
+        snapshot["requests_total"] = json!({"200": 7});
+        snapshot
+    };
+    let stage = |count: u64| {
+        let first = json!({"bounds": [1.0, 2.0], "below": [count, count], "count": count});
+        json!({"bounds": [], "stages": {"first_token": first}})
+    };
+    let unary = app(&[snapshot(1, 1_000), snapshot(1, 2_000)]);
+    let wanted = "10.0 answered/s  TTFT p50 - p99 - (no stream ended)  0 in flight";
+    assert!(figures(&unary).starts_with(wanted), "{}", figures(&unary));
+    let none = app(&[silent(1_000), silent(2_000)]);
+    assert!(figures(&none).contains("TTFT p50 - p99 -  0 in flight"), "{}", figures(&none));
+    let mut streams = [snapshot(1, 1_000), snapshot(1, 2_000)];
+    streams[0]["stage_seconds"] = stage(0);
+    streams[1]["stage_seconds"] = stage(4);
+    let streams = figures(&app(&streams));
+    assert!(streams.contains("TTFT p50 500 ms p99 990 ms  0 in flight"), "{streams}");
+}
