@@ -32,7 +32,7 @@ pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{
-    UnknownModel, WindowRequest, list as list_windows, openers, pool_name, window_cause,
+    UnknownModel, WindowRequest, cause_by, list as list_windows, opener, pool_name,
 };
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
