@@ -62,3 +62,13 @@ pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig
     loaded.findings.extend(read.findings);
     read.config.workers
 }
+
+/// Adds the workers of a source. As in the router, a worker of several sources is a single worker,
+/// with the settings of the first source.
+pub(super) fn add_workers(workers: &mut Vec<WorkerConfig>, of_source: Vec<WorkerConfig>) {
+    for worker in of_source {
+        if !workers.iter().any(|known| known.url == worker.url) {
+            workers.push(worker);
+        }
+    }
+}
