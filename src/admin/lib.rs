@@ -32,7 +32,7 @@ pub use calls::reload::{ReloadRefusal, ReloadReport};
 pub use calls::roles::why_not;
 pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{
-    UnknownModel, WindowRequest, list as list_windows, openers, pool_name, window_cause,
+    UnknownModel, WindowRequest, cause_by, list as list_windows, opener, pool_name,
 };
 pub use calls::worker_drain::{NoStreamMove, WorkerDrain};
 pub use calls::workers::{list as list_workers, named as worker_named};
@@ -49,6 +49,7 @@ pub use readiness::{PortCertificate, RouterReadiness, missing_feeds};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
-    FeedsView, FleetView, KvPoolView, RecordFigures, SavedSnapshot, ScrapeSources, ShardsView,
-    SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources, WorkerTrouble,
+    FeedsView, FleetView, KvPoolView, ProcessFigures, ReloadFigures, SavedSnapshot, ScrapeSources,
+    ShardsView, SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources,
+    WorkerTrouble,
 };

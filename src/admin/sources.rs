@@ -12,6 +12,7 @@ use forebay_replicas::ReplicaFigures;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The fleet and its load.
 #[derive(Clone, Copy)]
@@ -150,17 +151,28 @@ pub struct ScrapeSources<'a> {
     pub snapshots: Option<SnapshotFigures>,
     /// `None` for a router without replicas.
     pub replicas: Option<ReplicaFigures>,
-    /// Counters of log lines and spans.
-    pub records: RecordFigures,
+    /// Log, spans and configuration of the process.
+    pub process: ProcessFigures,
 }
 
-/// Lost log lines, and exported and lost spans.
+/// Lost log lines, exported and lost spans, and the last reload.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RecordFigures {
+pub struct ProcessFigures {
     /// Log lines that were dropped.
     pub log_dropped: u64,
     /// Spans for the trace collector.
     pub spans: SpanFigures,
+    /// Reloads of the configuration.
+    pub reload: ReloadFigures,
+}
+
+/// Whether the router runs the configuration that it last read. The start counts as a reload.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReloadFigures {
+    /// The last reload was refused: the router runs the configuration of before.
+    pub is_refused: bool,
+    /// Time of the last good reload since 1970.
+    pub succeeded_at: Duration,
 }
 
 /// Spans that were exported or lost.

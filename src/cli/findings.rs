@@ -10,6 +10,11 @@ pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()
     findings.iter().try_for_each(|finding| writeln!(out, "{finding}"))
 }
 
+/// Every finding in a line.
+pub(super) fn lines(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| format!("{finding}\n")).collect()
+}
+
 /// Logs every finding, for a log in JSON.
 pub(super) fn log(findings: &[Finding]) {
     for Finding { severity, origin, what, help } in findings {
@@ -22,6 +27,16 @@ pub(super) fn log(findings: &[Finding]) {
             }
         }
     }
+}
+
+/// The error of a file that keeps a command from the keys that it needs. Other errors are for
+/// `check`: an order must not wait until they are mended.
+pub(super) fn error_at<'a>(loaded: &'a LoadedConfig, key: &str) -> Option<&'a Finding> {
+    let is_needed = |finding: &&Finding| {
+        let is_error = finding.severity == Severity::Error;
+        is_error && (loaded.is_unread || finding.what.contains(key))
+    };
+    loaded.findings.iter().find(is_needed)
 }
 
 /// `2 errors, 1 warning`.
@@ -46,4 +61,14 @@ pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig
     let read = read_worker_file(path, &loaded.config);
     loaded.findings.extend(read.findings);
     read.config.workers
+}
+
+/// Adds the workers of a source. As in the router, a worker of several sources is a single worker,
+/// with the settings of the first source.
+pub(super) fn add_workers(workers: &mut Vec<WorkerConfig>, of_source: Vec<WorkerConfig>) {
+    for worker in of_source {
+        if !workers.iter().any(|known| known.url == worker.url) {
+            workers.push(worker);
+        }
+    }
 }

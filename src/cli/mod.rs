@@ -19,6 +19,7 @@ mod router_stream;
 mod tests;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use forebay_handover::report_failed_start;
 use process::finish;
 use std::process::ExitCode;
 
@@ -108,10 +109,20 @@ pub fn definition() -> clap::Command {
     CommandLine::command()
 }
 
+/// The command line. In an upgrade, a new version may refuse the flags of the running process.
+fn parsed() -> CommandLine {
+    CommandLine::try_parse().unwrap_or_else(|error| {
+        if error.use_stderr() {
+            report_failed_start(&error.to_string());
+        }
+        error.exit()
+    })
+}
+
 /// Parses the command line, runs the command and returns the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
-    match CommandLine::parse().command {
+    match parsed().command {
         Command::Serve(args) => commands::serve::run(&args),
         #[cfg(feature = "engine")]
         Command::Engine(args) => commands::engine::run(*args),

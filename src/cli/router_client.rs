@@ -1,9 +1,10 @@
 //! Calls of a router's admin API, for commands.
 
 use super::answerer::{Answerer, bounded};
+use super::findings::error_at;
 use super::process::warned;
 use clap::Args;
-use forebay_config::{AdminAddress, ConfigSource, Finding, Flags, Severity, shown_url};
+use forebay_config::{AdminAddress, ConfigSource, Flags, shown_url};
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde_json::Value;
@@ -107,12 +108,7 @@ impl RouterArgs {
 fn facts_of(path: &Path) -> Result<RouterFacts, String> {
     let source = ConfigSource { file: Some(path.to_path_buf()), flags: Flags::default() };
     let loaded = source.load()?;
-    // Other faults are for `check`: an order must not wait until they are mended.
-    let is_needed = |finding: &&Finding| {
-        let is_fault = finding.severity == Severity::Error;
-        is_fault && (loaded.is_unread || finding.what.contains("`admin"))
-    };
-    if let Some(fault) = loaded.findings.iter().find(is_needed) {
+    if let Some(fault) = error_at(&loaded, "`admin") {
         return Err(format!("{fault}; mend the file, or name the router with --router"));
     }
     let config = loaded.config;

@@ -99,6 +99,12 @@ impl Reloader {
         }
     }
 
+    /// The file that reloads read; `None`: flags alone.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.source.file.as_deref()
+    }
+
     /// Records that a new worker could not join: the next reload tries again.
     pub fn did_not_join(&mut self, url: &str) {
         self.running.workers.retain(|worker| worker.url != url);

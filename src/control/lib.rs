@@ -17,6 +17,7 @@ mod test_config;
 mod tls;
 mod ports;
 mod environment;
+mod file_faults;
 mod fleet;
 mod feeds;
 mod membership;

@@ -3,10 +3,16 @@
 use super::wire::write_line;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Uid, geteuid};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{self, UnixListener, UnixStream};
+
+/// Environment variable of a process that `forebay upgrade` has started: the name of the handover
+/// socket of the process that started it, for its report if its start fails.
+pub const OF_UPGRADE: &str = "FOREBAY_UPGRADE";
 
 /// Request of a process that only looks. The host knows no such request, and ignores it.
 const LOOK: &str = "look";
@@ -23,6 +29,20 @@ impl HandoverAddress {
     /// When the system refuses the name.
     pub fn of(listen: SocketAddr) -> io::Result<Self> {
         net::SocketAddr::from_abstract_name(format!("forebay/{listen}")).map(Self)
+    }
+
+    /// The name as [`Self::name_of`] returns it.
+    ///
+    /// # Errors
+    /// When the system refuses the name.
+    pub(super) fn named(name: &OsStr) -> io::Result<Self> {
+        net::SocketAddr::from_abstract_name(name.as_bytes()).map(Self)
+    }
+
+    /// Name of the socket of a process, for its environment.
+    pub(super) fn name_of(listener: &UnixListener) -> Option<OsString> {
+        let address = listener.local_addr().ok()?;
+        Some(OsStr::from_bytes(address.as_abstract_name()?).to_owned())
     }
 
     /// True if a Forebay process listens there.

@@ -1,8 +1,8 @@
 //! The side of the running process: a thread that waits for a new process.
 
-use super::address::{HandoverListener, trusted};
+use super::address::{HandoverAddress, HandoverListener, OF_UPGRADE, trusted};
 use super::takeover::UPGRADE_MAX;
-use super::wire::{read_line, send_files, write_line};
+use super::wire::{read_line, read_report, send_files, write_line, write_report};
 use forebay_base::{Clock, NanosSinceStart};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
@@ -19,9 +19,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
-
-/// Environment variable of a process that `forebay upgrade` has started.
-pub const OF_UPGRADE: &str = "FOREBAY_UPGRADE";
 
 /// Timeout of a peer's request. Short, because other peers wait meanwhile.
 const FIRST_LINE_MAX: Duration = Duration::from_secs(1);
@@ -96,6 +93,8 @@ struct Upgrade {
     requester: UnixStream,
     child: Child,
     until: NanosSinceStart,
+    /// Why the start of the child failed, as the child reports; empty without a report.
+    report: String,
 }
 
 /// The new process that takes over.
@@ -143,6 +142,7 @@ impl HostThread {
             "sockets" => self.hand_over(stream, peer),
             "models" => self.send_models(&stream).map(|()| None),
             "upgrade" => self.begin_upgrade(stream).map(|()| None),
+            "failed" => self.take_report(&stream).map(|()| None),
             _ => Ok(None),
         }
     }
@@ -201,33 +201,46 @@ impl HostThread {
             return write_line(&requester, "failed another upgrade is under way");
         }
         let Program { path, arguments } = &self.setup.program;
+        let name = HandoverAddress::name_of(&self.listener).unwrap_or_default();
         let started =
-            Command::new(path).args(arguments).env(OF_UPGRADE, "1").stdin(Stdio::null()).spawn();
+            Command::new(path).args(arguments).env(OF_UPGRADE, name).stdin(Stdio::null()).spawn();
         match started {
             Ok(child) => {
                 let until = self.setup.clock.now().plus(UPGRADE_MAX);
-                self.upgrade = Some(Upgrade { requester, child, until });
-                Ok(())
+                self.upgrade = Some(Upgrade { requester, child, until, report: String::new() });
             }
-            Err(error) => write_line(
-                &requester,
-                &format!("failed {} cannot be started: {error}", path.display()),
-            ),
+            Err(error) => {
+                let report = format!("{}: {error}", path.display());
+                fail(&requester, "the program cannot be started", &report);
+            }
         }
+        Ok(())
+    }
+
+    /// Takes the report of a started process that ends. The process waits until its report is
+    /// taken, so that the report comes before its end.
+    fn take_report(&mut self, stream: &UnixStream) -> io::Result<()> {
+        let report = read_report(stream, FIRST_LINE_MAX)?;
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.report = report;
+        }
+        Ok(())
     }
 
     fn check_child(&mut self) {
-        let Some(Upgrade { requester, child, until }) = &mut self.upgrade else { return };
+        let Some(Upgrade { requester, child, until, report }) = &mut self.upgrade else { return };
         let reason = match child.try_wait() {
-            Ok(Some(status)) => format!("the new process ended ({status}); its log says why"),
+            Ok(Some(status)) if report.is_empty() => {
+                format!("the new process ended ({status}); its log says why")
+            }
+            Ok(Some(status)) => format!("the new process ended ({status})"),
             _ if self.setup.clock.now() >= *until => {
                 let _ = child.kill().and_then(|()| child.wait());
                 format!("the new process does not serve after {} s", UPGRADE_MAX.as_secs())
             }
             _ => return,
         };
-        warn!(reason, "not upgraded; this process goes on");
-        let _ = write_line(requester, &format!("failed {reason}"));
+        fail(requester, &reason, report);
         self.upgrade = None;
     }
 
@@ -241,6 +254,13 @@ impl HostThread {
             let _ = write_line(&requester, &format!("serves {}", successor.pid.as_raw_nonzero()));
         }
     }
+}
+
+/// Ends an upgrade without a new process. The command may have ended.
+fn fail(requester: &UnixStream, reason: &str, report: &str) {
+    warn!(reason, "not upgraded; this process goes on");
+    let line = write_line(requester, &format!("failed {reason}"));
+    let _ = line.and_then(|()| write_report(requester, report));
 }
 
 /// True for errors after the peer has ended or closed the connection.

@@ -20,8 +20,13 @@
 //!                        <-         "drains\n"
 //!
 //! "upgrade\n"            ->         from a command
-//!                        <-         "serves <pid>\n" or "failed <reason>\n"
+//!                        <-         "serves <pid>\n"; or "failed <reason>\n" and a report
+//!
+//! "failed\n", a report   ->         from a started process that cannot start
+//!                        <-         the end of the stream
 //! ```
+//!
+//! A report has a line for each error, and ends with the stream.
 //!
 //! I/O blocks, always with a deadline, on a separate thread.
 
@@ -33,7 +38,7 @@ mod takeover;
 mod tests;
 mod wire;
 
-pub use address::{HandoverAddress, HandoverListener};
-pub use host::{HandoverHost, HostCall, HostSetup, OF_UPGRADE, Program};
+pub use address::{HandoverAddress, HandoverListener, OF_UPGRADE};
+pub use host::{HandoverHost, HostCall, HostSetup, Program};
 pub use previous_process::PreviousProcess;
-pub use takeover::{TakeError, TakenProcess, take, take_models, upgrade};
+pub use takeover::{TakeError, TakenProcess, report_failed_start, take, take_models, upgrade};

@@ -1,8 +1,11 @@
 //! The side of the new process, and of a command that requests an upgrade.
 
-use super::HandoverAddress;
-use super::wire::{protocol_error, read_line, receive_files, write_line};
+use super::address::{HandoverAddress, OF_UPGRADE};
+use super::wire::{
+    protocol_error, read_line, read_report, receive_files, write_line, write_report,
+};
 use rustix::process::Pid;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -46,9 +49,13 @@ pub enum TakeError {
          call again if it is not the new one"
     )]
     TakenMeanwhile,
-    /// The running process could not start the new process.
-    #[error("{0}")]
-    Failed(String),
+    /// The new process did not start.
+    #[error("{reason}")]
+    Failed {
+        reason: String,
+        /// Errors of the new process, a line each; empty if the new process reported none.
+        report: String,
+    },
 }
 
 /// Takes the sockets and the index of the process that listens at `place`; `None` without such a
@@ -130,7 +137,27 @@ pub fn upgrade(place: &HandoverAddress) -> Result<Option<i32>, TakeError> {
     })?;
     match answer.split_once(' ') {
         Some(("serves", pid)) => pid.parse().map(Some).map_err(|_| protocol_error().into()),
-        Some(("failed", reason)) => Err(TakeError::Failed(reason.to_owned())),
+        Some(("failed", reason)) => {
+            // An older version sends none.
+            let report = read_report(&stream, ANSWER_MAX).unwrap_or_default();
+            Err(TakeError::Failed { reason: reason.to_owned(), report })
+        }
         _ => Err(protocol_error().into()),
     }
+}
+
+/// Sends the reasons of a start that failed, a line each, to the process that has started this
+/// process for an upgrade. Does nothing outside an upgrade.
+pub fn report_failed_start(reasons: &str) {
+    // The log has the reasons too: a running process that does not take them loses nothing.
+    let _ = std::env::var_os(OF_UPGRADE).map(|name| report_to(&name, reasons));
+}
+
+pub(super) fn report_to(name: &OsStr, reasons: &str) -> io::Result<()> {
+    let Some((stream, _)) = HandoverAddress::named(name)?.meet()? else { return Ok(()) };
+    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    write_line(&stream, "failed")?;
+    write_report(&stream, reasons)?;
+    // The running process closes the stream when it has taken the report.
+    read_report(&stream, ANSWER_MAX).map(drop)
 }

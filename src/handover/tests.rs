@@ -1,9 +1,11 @@
 //! Two processes in one: threads that meet.
 
+use super::takeover::report_to;
 use super::*;
 use forebay_base::Clock;
 use rustix::process::Pid;
 use socket2::{SockFilter, SockRef};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
@@ -168,6 +170,24 @@ fn an_upgrade_whose_program_fails_says_why() {
         drop(host);
         assert!(upgrade(&place).unwrap().is_none());
     }
+}
+
+/// A report without an upgrade changes nothing, however long. The child of the next upgrade sends
+/// none: the reason names its log.
+#[test]
+fn a_report_of_no_upgrade_is_dropped() {
+    let (host, place, _called) = host(13, Vec::new(), "/bin/false");
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let name = OsString::from(format!("forebay/127.9.{high}.{low}:13"));
+    for length in [0, 7, 1 << 20] {
+        report_to(&name, &"x".repeat(length)).unwrap();
+    }
+    let error = upgrade(&place).unwrap_err();
+    assert!(error.to_string().contains("its log says why"), "{error}");
+    assert!(matches!(error, TakeError::Failed { report, .. } if report.is_empty()));
+    drop(host);
+    report_to(&name, "x").unwrap();
+    report_to(&OsString::from("1"), "x").unwrap();
 }
 
 /// Peers of the same user that are silent, or name what they want letter by letter.

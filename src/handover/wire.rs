@@ -7,12 +7,15 @@ use rustix::net::{
 };
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Longest line without its end.
 const LINE_BYTES_MAX: usize = 128;
+/// Longest report after a line: the errors of a start that failed. The rest is dropped.
+const REPORT_BYTES_MAX: usize = 16 << 10;
 /// Most descriptors in a message; the kernel accepts 253.
 const FILES_A_BYTE: usize = 64;
 /// Payload of a message with descriptors.
@@ -42,6 +45,34 @@ pub(super) fn read_line(mut stream: &UnixStream, patience: Duration) -> io::Resu
             [other] => line.push(other),
         }
     }
+}
+
+/// Sends a report after a line, and with it the end of what this side sends.
+pub(super) fn write_report(mut stream: &UnixStream, report: &str) -> io::Result<()> {
+    let bytes = report.as_bytes();
+    stream.write_all(bytes.get(..REPORT_BYTES_MAX).unwrap_or(bytes))?;
+    stream.shutdown(Shutdown::Write)
+}
+
+/// Reads a report to its end within a time limit.
+pub(super) fn read_report(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
+    let clock = Clock::start();
+    let until = clock.now().plus(patience);
+    let mut bytes = Vec::new();
+    let mut some = [0; 1_024];
+    while bytes.len() < REPORT_BYTES_MAX {
+        let left = until.since(clock.now());
+        if left == 0 {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(Duration::from_nanos(left)))?;
+        let length = stream.read(&mut some)?;
+        if length == 0 {
+            break;
+        }
+        bytes.extend_from_slice(some.get(..length).unwrap_or_default());
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 pub(super) fn send_files(stream: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -15,6 +15,7 @@ mod ladder;
 mod message;
 mod publish;
 mod rebuild;
+mod source_link;
 mod recorder;
 mod request_note;
 #[cfg(test)]
@@ -32,3 +33,4 @@ pub use publish::{PublishError, PublishTotals, Publisher, Speed};
 pub use rebuild::{RebuiltIndex, TokenText};
 pub use recorder::{RecordError, RecordSource, RecordingTotals, RequestSource, record};
 pub use request_note::{RankEntry, RequestEnd, RequestNote, RequestStart, RequestUsage};
+pub use source_link::{STEADY, SourceLink};

@@ -5,26 +5,25 @@
 use super::file::FileWriter;
 use super::format::{RecordingHeader, SourceKind, SourceName};
 use super::message::RecordedMessage;
+use super::source_link::{STEADY, SourceLink};
 use forebay_base::{Clock, NanosSinceStart};
 use forebay_zmq::{Connection, SocketError, ZmqEndpoint, ZmqSource};
 use futures_util::future::join_all;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::mpsc;
-use tokio::time::{interval, sleep};
-use tracing::{info, warn};
+use tokio::time::{interval, sleep, timeout};
 
 /// Most messages between the sockets and the file.
 const WAITING_MAX: usize = 1_024;
 /// Interval of flushes, and the longest time that a crash loses.
 const FLUSH_PERIOD: Duration = Duration::from_secs(1);
-/// Pause before the first reconnection; doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// A KV-event stream to record.
 #[derive(Clone, Debug)]
@@ -41,6 +40,8 @@ pub struct RequestSource {
     pub endpoint: String,
     /// Notes as received; an empty note is the end of the connection.
     pub notes: mpsc::Receiver<Vec<u8>>,
+    /// True once a connection has come up.
+    pub is_reached: Rc<Cell<bool>>,
 }
 
 /// Totals of a recording.
@@ -48,6 +49,8 @@ pub struct RequestSource {
 pub struct RecordingTotals {
     /// Messages by source; notes of requests come last.
     pub messages: Vec<u64>,
+    /// By source, as the messages: a connection has come up.
+    pub reached: Vec<bool>,
     /// Bytes of all frames.
     pub frame_bytes: u64,
     /// Bytes of the file.
@@ -101,10 +104,18 @@ pub async fn record(
     let mut recorded =
         RecordingTotals { messages: vec![0; header.sources.len()], ..RecordingTotals::default() };
     let (sink, mut received) = mpsc::channel(WAITING_MAX);
-    let followers = (0_u16..).zip(sources).map(|(number, source)| {
-        let follower = Follower { number, source: source.clone(), clock, sink: sink.clone() };
-        follower.follow()
-    });
+    let follower = |(number, source): (u16, &RecordSource)| Follower {
+        number,
+        source: source.clone(),
+        clock,
+        sink: sink.clone(),
+        link: SourceLink::new(source.endpoint.to_string()),
+    };
+    let followers: Vec<Follower> = (0_u16..).zip(sources).map(follower).collect();
+    let reached = followers.iter().map(|follower| follower.link.is_reached());
+    let of_requests = requests.as_ref().map(|requests| Rc::clone(&requests.is_reached));
+    let reached: Vec<Rc<Cell<bool>>> = reached.chain(of_requests).collect();
+    let followers = followers.into_iter().map(Follower::follow);
     let forwarding =
         forward_notes(requests, u16::try_from(sources.len()).unwrap_or(u16::MAX), clock, &sink);
     tokio::select! {
@@ -118,6 +129,7 @@ pub async fn record(
         put(&message, &mut writer, &mut recorded).map_err(of_file)?;
     }
     recorded.file_bytes = writer.finish().map_err(of_file)?;
+    recorded.reached = reached.iter().map(|is_reached| is_reached.get()).collect();
     Ok(recorded)
 }
 
@@ -186,47 +198,47 @@ struct Follower {
     source: RecordSource,
     clock: Clock,
     sink: mpsc::Sender<RecordedBatch>,
+    link: SourceLink,
 }
 
 impl Follower {
-    async fn follow(self) -> Infallible {
-        let mut pause = PAUSE_MIN;
-        let mut is_reported = false;
+    async fn follow(mut self) -> Infallible {
         loop {
-            let error = match self.session(&mut pause, &mut is_reported).await {
+            let error = match self.session().await {
                 Ok(never) => match never {},
                 Err(error) => error,
             };
-            if !std::mem::replace(&mut is_reported, true) {
-                warn!(endpoint = %self.source.endpoint, %error, "not connected; trying again");
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            sleep(self.link.mark_lost(error)).await;
         }
     }
 
-    async fn session(
-        &self,
-        pause: &mut Duration,
-        is_reported: &mut bool,
-    ) -> Result<Infallible, SocketError> {
+    async fn session(&mut self) -> Result<Infallible, SocketError> {
         let source = ZmqSource::open(&self.source.endpoint).await?;
         let mut connection = source.subscribe(&self.source.topic).await?;
-        info!(endpoint = %self.source.endpoint, "recording");
-        *pause = PAUSE_MIN;
-        *is_reported = false;
+        self.link.mark_reached();
         let error = self.receive(&mut connection).await;
-        self.enqueue(Vec::new()).await;
+        // Without a message since the last end, there is nothing to separate.
+        if self.link.is_up() {
+            self.enqueue(Vec::new()).await;
+        }
         Err(error)
     }
 
     /// Receives messages until the connection ends.
-    async fn receive(&self, connection: &mut Connection) -> SocketError {
+    async fn receive(&mut self, connection: &mut Connection) -> SocketError {
         loop {
-            let (parts, end) = match connection.message().await {
+            let received = match timeout(STEADY, connection.message()).await {
+                Ok(received) => received,
+                Err(_) => {
+                    self.link.mark_up();
+                    continue;
+                }
+            };
+            let (parts, end) = match received {
                 Ok(message) => message,
                 Err(error) => return error,
             };
+            self.link.mark_up();
             let frames = parts.iter().map(|part| connection.part(part).to_vec()).collect();
             connection.done(end);
             self.enqueue(frames).await;

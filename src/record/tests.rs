@@ -462,7 +462,8 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
         // Closing is heard as a lost connection of either source, after all messages.
         tokio::time::sleep(Duration::from_millis(50)).await;
         stop.send(()).unwrap();
-        assert_eq!(recording.await.unwrap().messages, [3, 2]);
+        let recorded = recording.await.unwrap();
+        assert_eq!((recorded.messages, recorded.reached), (vec![3, 2], vec![true; 2]));
         published
     });
     assert_eq!(published, PublishTotals { sent: 5, unheard: 1 });
@@ -479,6 +480,24 @@ fn what_is_published_is_recorded_with_topic_filter_and_lost_connections() {
         let sent = of(source, &messages);
         assert_eq!(heard[..sent.len()], sent, "source {source}");
     }
+}
+
+/// A recording without a source is no success: its command ends with an error.
+#[test]
+fn a_source_that_no_connection_reached_is_known_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on_local(async {
+        let publisher = Publisher::bind(&any_port(), 1).await.unwrap();
+        let reached = publisher.endpoints().next().unwrap().clone();
+        // Nothing listens on the discard port.
+        let gone = ZmqEndpoint::parse("tcp://127.0.0.1:9", "x").unwrap();
+        let source = |endpoint| RecordSource { endpoint, topic: String::new() };
+        let sources = [source(gone), source(reached)];
+        let stop = publisher.wait_for_subscribers(1);
+        let path = dir.path().join("a.kvrec");
+        let recorded = record(&sources, None, &path, stop).await.unwrap();
+        assert_eq!((recorded.messages, recorded.reached), (vec![0, 0], vec![false, true]));
+    });
 }
 
 #[test]

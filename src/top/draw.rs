@@ -1,6 +1,6 @@
 //! Frames: the state as terminal cells, and as text.
 
-use crate::app::{App, Mode, StreamLink};
+use crate::app::{App, Mode, SeenEvent, StreamLink};
 use crate::column::{COLUMNS, Column, NAME_WIDTHS, STATE_COLUMN, fitting};
 use crate::figures::{TenantRates, count, percent, rate, seconds, span};
 use crate::row::{RankRow, RowState};
@@ -24,8 +24,8 @@ const TEXT_LINES_MAX: u16 = 1_100;
 const HELP: &str = "q quit  s/S sort  r reverse  / filter  f freeze  enter detail  arrows move";
 const DETAIL_HELP: &str = "esc back  arrows other rank  f freeze  q quit";
 
-/// A frame as text of this width, with all ranks. The condition, the tenants and the reasons of
-/// ranks have whole lines, however long.
+/// A frame as text, with all ranks. The columns of ranks fit into this width. All other lines are
+/// whole, however long.
 #[must_use]
 pub fn text(app: &App, width: u16) -> String {
     let rows = u16::try_from(app.shown().len()).unwrap_or(u16::MAX).max(1);
@@ -41,11 +41,18 @@ pub fn text(app: &App, width: u16) -> String {
         fleet.push(app.why_empty());
     }
     let first = FIRST_ROW - 1 + u16::from(tenants.is_some());
-    let row = |y: u16| fleet.get(usize::from(y.checked_sub(first)?));
+    let events = app.event_lines();
+    let first_event = height.saturating_sub(1 + EVENT_LINES);
+    let row =
+        |y: u16| fleet.get(usize::from(y.checked_sub(first)?)).filter(|_| y + 1 < first_event);
+    let event = |y: u16| events.get(usize::from(y.checked_sub(first_event)?));
     let line = |y: u16| match (y, &tenants) {
         (0, _) => app.head(),
+        (1, _) => app.figures(),
         (2, Some(tenants)) => tenants.clone(),
-        _ => row(y).map_or_else(|| symbols(&buffer, y), |row| row.trim_end().to_owned()),
+        _ => row(y)
+            .or_else(|| event(y))
+            .map_or_else(|| symbols(&buffer, y), |text| text.trim_end().to_owned()),
     };
     // Omits the help line, which is about keys.
     (0..height.saturating_sub(1))
@@ -127,9 +134,13 @@ impl App {
         let in_flight = view.rows.iter().filter_map(|row| row.load.in_flight);
         // A sum of nothing is -0.
         let in_flight = in_flight.sum::<f64>() + 0.0;
+        // Answers that are no stream have no first token, and the router answers all the same.
+        let has_answers = figures.answered_per_s.is_some_and(|per_s| per_s > 0.0);
+        let has_no_stream = has_answers && figures.ttft_p50_s.is_none();
+        let no_stream = if has_no_stream { " (no stream ended)" } else { "" };
         format!(
-            "{} answered/s  TTFT p50 {} p99 {}  {in_flight} in flight  {} queued, {} end/s, \
-             p99 {}  {} refused/s  {} in cache  {} ranks",
+            "{} answered/s  TTFT p50 {} p99 {}{no_stream}  {in_flight} in flight  {} queued, \
+             {} end/s, p99 {}  {} refused/s  {} in cache  {} ranks",
             rate(figures.answered_per_s),
             seconds(figures.ttft_p50_s),
             seconds(figures.ttft_p99_s),
@@ -278,13 +289,21 @@ impl App {
     }
 
     fn draw_events(&self, area: Rect, top: u16, to: &mut Buffer) {
-        let view = self.displayed();
         line(to, area, top, "events", Style::new().add_modifier(Modifier::UNDERLINED));
-        let newest = view.events.iter().rev().take(usize::from(EVENT_LINES));
-        for (event, y) in newest.zip(top + 1..) {
-            let age = span(view.uptime_ms.saturating_sub(event.at_uptime_ms));
-            line(to, area, y, &format!("{age:>12} ago  {}", event.text), Style::new());
+        for (event, y) in self.event_lines().iter().zip(top + 1..) {
+            line(to, area, y, event, Style::new());
         }
+    }
+
+    /// The newest events, the newest first, each with its age.
+    fn event_lines(&self) -> Vec<String> {
+        let view = self.displayed();
+        let newest = view.events.iter().rev().take(usize::from(EVENT_LINES));
+        let line = |event: &SeenEvent| {
+            let age = span(view.uptime_ms.saturating_sub(event.at_uptime_ms));
+            format!("{age:>12} ago  {}", event.text)
+        };
+        newest.map(line).collect()
     }
 }
 

@@ -29,13 +29,10 @@ struct KeptSnapshot {
 struct KeptRequests {
     answered: f64,
     refused: f64,
-    /// Refused for want of room, time or health, without the refusals of [`Self::by_hand`].
+    /// Refused for want of room, time or health.
     short: f64,
-    /// Refused by rejection windows while the window of an operator was open.
-    by_hand: f64,
-    of_windows: f64,
-    has_hand_window: bool,
-    tenants: BTreeMap<String, TenantCounts>,
+    /// `None`: the router had no tenants.
+    tenants: Option<BTreeMap<String, TenantCounts>>,
 }
 
 /// The last snapshots, oldest first.
@@ -108,22 +105,13 @@ impl RecentSnapshots {
         let total = |name: &str| snapshot.counts.totals.get(name).copied().unwrap_or_default();
         let ended = snapshot.ranks.get("rank_ended_total").map_or(&[][..], Vec::as_slice);
         let refusals = &snapshot.counts.refusals;
-        let of_windows = refusals.of_windows();
-        let by_hand = self.kept.back().map_or(0.0, |last| {
-            let was_ordered = last.requests.has_hand_window || refusals.window_by_hand;
-            let ordered = if was_ordered { of_windows - last.requests.of_windows } else { 0.0 };
-            last.requests.by_hand + ordered
-        });
         self.kept.push_back(KeptSnapshot {
             uptime_ms: snapshot.uptime_ms,
             generation: snapshot.generation,
             requests: KeptRequests {
                 answered: snapshot.counts.requests_total.values().sum(),
                 refused: refusals.rejected_total.values().sum(),
-                short: refusals.shortage_total.values().sum::<f64>() - by_hand,
-                by_hand,
-                of_windows,
-                has_hand_window: refusals.window_by_hand,
+                short: refusals.shortage_total.values().sum(),
                 tenants: snapshot.counts.tenants.clone(),
             },
             overlap_bytes: total("overlap_bytes_total"),
@@ -190,24 +178,26 @@ impl RecentSnapshots {
         }
     }
 
-    /// Rates of all tenants, the most refused or failed first.
+    /// Rates of all tenants, the most refused or failed first. A snapshot without tenants has no
+    /// count of theirs, and not a count of 0. A tenant that such a list lacks has the count 0.
     fn tenants(&self) -> Vec<TenantRates> {
-        let Some(newest) = self.kept.back() else { return Vec::new() };
+        let newest = self.kept.back().and_then(|kept| kept.requests.tenants.as_ref());
+        let Some(tenants) = newest else { return Vec::new() };
+        let has_tenants = |kept: &KeptSnapshot| kept.requests.tenants.is_some();
         let rate = |name: &str, read: fn(TenantCounts) -> f64| {
-            let counts = |kept: &KeptSnapshot| kept.requests.tenants.get(name).copied();
-            self.rate(|kept| Some(read(counts(kept).unwrap_or_default()))).unwrap_or_default()
+            let counts = |kept: &KeptSnapshot| {
+                let tenants = kept.requests.tenants.as_ref()?;
+                Some(read(tenants.get(name).copied().unwrap_or_default()))
+            };
+            self.rate_where(has_tenants, counts).unwrap_or_default()
         };
-        let rates = newest.requests.tenants.keys().map(|name| TenantRates {
+        let rates = tenants.iter().map(|(name, counts)| TenantRates {
             name: clean(name),
             answered_per_s: rate(name, |counts| counts.answered),
             refused_per_s: rate(name, |counts| counts.refused),
             invalid_per_s: rate(name, |counts| counts.invalid),
             failed_per_s: rate(name, |counts| counts.failed),
-            limits: newest
-                .requests
-                .tenants
-                .get(name)
-                .map_or_else(String::new, |counts| counts.limits.words()),
+            limits: counts.limits.words(),
         });
         let mut rates: Vec<TenantRates> = rates.collect();
         let trouble = |tenant: &TenantRates| tenant.refused_per_s + tenant.failed_per_s;

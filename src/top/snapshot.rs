@@ -45,8 +45,8 @@ pub(crate) struct SnapshotCounts {
     pub(crate) refusals: RefusalCounts,
     pub(crate) stage_seconds: StageSeconds,
     pub(crate) stalled: Vec<bool>,
-    /// Requests by result, for each tenant.
-    pub(crate) tenants: BTreeMap<String, TenantCounts>,
+    /// Requests by result, for each tenant. `None`: a router without tenants.
+    pub(crate) tenants: Option<BTreeMap<String, TenantCounts>>,
     /// Snapshots of the last minute with only the figures of the whole router, oldest first. The
     /// first snapshot of a stream has them.
     pub(crate) history: Vec<Snapshot>,
@@ -57,17 +57,9 @@ pub(crate) struct SnapshotCounts {
 #[serde(default)]
 pub(crate) struct RefusalCounts {
     pub(crate) rejected_total: BTreeMap<String, f64>,
-    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller.
+    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller, or
+    /// by the order of an operator.
     pub(crate) shortage_total: BTreeMap<String, f64>,
-    /// An operator has opened a rejection window.
-    pub(crate) window_by_hand: bool,
-}
-
-impl RefusalCounts {
-    /// Refusals by open rejection windows.
-    pub(crate) fn of_windows(&self) -> f64 {
-        self.shortage_total.get("rejected-window").copied().unwrap_or_default()
-    }
 }
 
 /// Requests of a tenant since the start.

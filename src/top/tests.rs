@@ -86,35 +86,36 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
 }
 
-/// M2: refusals by a window that an operator opened are no fault of the router, also for the
-/// seconds after its end.
+/// M2: refusals by the window of an operator are no fault of the router. Refusals by another window
+/// are, at the same time and right after.
 #[test]
 fn a_window_by_hand_is_refusing_and_not_degraded() {
-    let at = |uptime_ms: u64, refused: u64, is_open: bool| {
+    let at = |uptime_ms: u64, [ordered, full]: [u64; 2], is_open: bool| {
         let mut snapshot = snapshot(2, uptime_ms);
-        snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
-        snapshot["rejected_total"] = json!({ "rejected-window": refused });
-        snapshot["shortage_total"] = snapshot["rejected_total"].clone();
-        snapshot["window_by_hand"] = json!(is_open);
-        let order = "an operator opened the rejection window of 1 of 1 pools: m";
+        snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": ordered + full});
+        snapshot["rejected_total"] =
+            json!({ "rejected-by-operator": ordered, "rejected-window": full });
+        snapshot["shortage_total"] = json!({ "rejected-window": full });
+        let order = "an operator opened the rejection window of 1 of 2 pools: m";
         snapshot["orders"] = if is_open { json!([order]) } else { json!([]) };
         snapshot
     };
     let head = |values: &[Value]| text(&app(values), 200).lines().next().unwrap().to_owned();
-    let opened = [at(10_000, 0, false), at(11_000, 30, true)];
-    let refusing = "REFUSING: an operator opened the rejection window of 1 of 1 pools: m";
+    let opened = [at(10_000, [0, 0], false), at(11_000, [30, 0], true)];
+    let refusing = "REFUSING: an operator opened the rejection window of 1 of 2 pools: m";
     assert!(head(&opened).contains(refusing), "{}", head(&opened));
-    let closed = [at(10_000, 0, true), at(11_000, 30, true), at(12_000, 40, false)];
+    let closed = [at(10_000, [0, 0], true), at(11_000, [40, 0], false)];
     assert!(head(&closed).contains("ready") && !head(&closed).contains("refused"));
     let mut both = opened;
     both[1]["concerns"] = json!(["a peer is lost"]);
     assert!(head(&both).contains("DEGRADED: a peer is lost; an operator"), "{}", head(&both));
-    // A window of a queue has no order.
-    let full = [at(10_000, 0, true), at(11_000, 30, false), at(12_000, 90, false)];
-    assert!(head(&full).contains("DEGRADED"), "{}", head(&full));
-    let mut history = at(10_000, 30, true);
+    // The queue of the other pool is full meanwhile.
+    let full = [at(10_000, [0, 0], true), at(11_000, [30, 60], true)];
+    let wanted = "DEGRADED: 60% of requests refused; an operator";
+    assert!(head(&full).contains(wanted), "{}", head(&full));
+    let mut history = at(10_000, [30, 0], true);
     history["history"] = json!([{"uptime_ms": 9_000, "requests_total": {"200": 90},
-        "rejected_total": {}, "shortage_total": {}, "window_by_hand": true}]);
+        "rejected_total": {}, "shortage_total": {}}]);
     assert!(head(&[history.clone()]).contains("REFUSING"), "{}", head(&[history]));
 }
 
@@ -385,4 +386,68 @@ fn tenants_stand_in_a_line_of_their_own_the_refused_first() {
         "{frame}"
     );
     assert!(frame.lines().nth(4).unwrap().starts_with(">gpu0"), "{frame}");
+}
+
+/// A reload that adds the first tenant gives the requests of before to `*`.
+#[test]
+fn the_first_tenant_brings_no_requests_of_before() {
+    let at = |uptime_ms: u64, tenants: Option<Value>| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        if let Some(tenants) = tenants {
+            snapshot["tenants"] = tenants;
+        }
+        snapshot
+    };
+    let any = |answered: u64| json!({ "answered": answered });
+    let mut app =
+        app(&[at(1_000, None), at(2_000, None), at(3_000, Some(json!({ "*": any(5_000) })))]);
+    let line = |app: &App| text(app, 150).lines().nth(2).unwrap().to_owned();
+    assert_eq!(line(&app), "tenants  * 0/s");
+    // A tenant without a request is left out of the list: its first request counts.
+    let gold = at(4_000, Some(json!({ "*": any(5_002), "gold": any(3) })));
+    app.update(&Snapshot::read(gold.to_string().as_bytes()).unwrap());
+    assert_eq!(line(&app), "tenants  gold 3.0/s  * 2.0/s");
+}
+
+/// `--once` has no terminal to fit: a line that is cut has lost its reason.
+#[test]
+fn only_the_columns_of_ranks_follow_the_width() {
+    let long = format!("gpu0 is down: {}the end", "its checks fail; ".repeat(12));
+    let mut with_events = snapshot(2, 2_000);
+    with_events["events"] = json!([
+        {"id": 1, "age_ms": 1_500, "kind": "up", "text": "gpu0 is up"},
+        {"id": 2, "age_ms": 500, "kind": "down", "text": long},
+    ]);
+    let app = app(&[snapshot(2, 1_000), with_events]);
+    let frame = text(&app, 40);
+    let lines: Vec<&str> = frame.lines().collect();
+    let events = lines.iter().position(|line| *line == "events").expect(&frame);
+    assert!(lines[events + 1].ends_with("the end"), "the newest first: {frame}");
+    assert!(lines[events + 2].ends_with("ago  gpu0 is up"), "{frame}");
+    assert!(lines[1].ends_with("2 ranks"), "{frame}");
+}
+
+/// Answers that are no stream have no first token, and are answers all the same.
+#[test]
+fn a_router_without_streams_has_no_first_token() {
+    let figures = |app: &App| text(app, 150).lines().nth(1).unwrap().to_owned();
+    let silent = |uptime_ms: u64| {
+        let mut snapshot = snapshot(1, uptime_ms);
+        snapshot["requests_total"] = json!({"200": 7});
+        snapshot
+    };
+    let stage = |count: u64| {
+        let first = json!({"bounds": [1.0, 2.0], "below": [count, count], "count": count});
+        json!({"bounds": [], "stages": {"first_token": first}})
+    };
+    let unary = app(&[snapshot(1, 1_000), snapshot(1, 2_000)]);
+    let wanted = "10.0 answered/s  TTFT p50 - p99 - (no stream ended)  0 in flight";
+    assert!(figures(&unary).starts_with(wanted), "{}", figures(&unary));
+    let none = app(&[silent(1_000), silent(2_000)]);
+    assert!(figures(&none).contains("TTFT p50 - p99 -  0 in flight"), "{}", figures(&none));
+    let mut streams = [snapshot(1, 1_000), snapshot(1, 2_000)];
+    streams[0]["stage_seconds"] = stage(0);
+    streams[1]["stage_seconds"] = stage(4);
+    let streams = figures(&app(&streams));
+    assert!(streams.contains("TTFT p50 500 ms p99 990 ms  0 in flight"), "{streams}");
 }

@@ -3,7 +3,7 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 54] = [
+const STATES: [(&str, &str); 55] = [
     ("a shard makes no progress", "the shard makes progress again"),
     ("a shard waits for its core", "the shard makes progress again"),
     ("every request fails on the rank", "requests fail on the rank no more"),
@@ -36,6 +36,7 @@ const STATES: [(&str, &str); 54] = [
     ("rejection window opened: requests get 429", "rejection window closed: no window"),
     ("rejection windows go on", "rejection window closed: no window"),
     ("rejection window opened by hand", "rejection windows closed by hand"),
+    ("rejection window opened by hand", "rejection window by hand ended"),
     ("the worker broke off answers", "the worker breaks off no more answers"),
     ("the worker goes on breaking off", "the worker breaks off no more answers"),
     ("the rank fails requests that others serve", "the rank is paused no more"),

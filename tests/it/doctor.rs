@@ -136,6 +136,22 @@ fn events_behind_a_closed_port_and_a_wrong_tokenizer_are_found() {
     assert!(found.contains("is not that of the engine's `m`"), "{said}");
 }
 
+/// The configuration, the file and a name may all lead to the same worker.
+#[test]
+fn a_worker_of_several_sources_has_a_single_line() {
+    let [listed, of_file] = [(); 2].map(|()| engine(|_| {}));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers.toml");
+    let worker = |engine: &EngineHandle| format!("[[worker]]\nurl = \"{}\"\n", engine.url());
+    std::fs::write(&file, worker(&listed) + &worker(&of_file)).unwrap();
+    let names = [&listed, &of_file].map(EngineHandle::url);
+    let sources = format!("[discovery]\nfile = {file:?}\ndns = {names:?}");
+    let (_, said) = doctor("", &before(&[&listed], &sources));
+    for name in names {
+        assert_eq!(of(&said, &format!("worker {name}")).len(), 1, "{said}");
+    }
+}
+
 /// A port that takes connections is not yet a ZeroMQ socket, nor the right kind of socket.
 #[test]
 fn events_at_a_port_of_another_kind_are_found() {

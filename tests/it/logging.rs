@@ -65,6 +65,18 @@ fn each_refusal_has_a_cause_and_a_window_by_hand_its_caller() {
     assert_eq!((&opened["level"], &opened["model"]), (&"WARN".into(), &"m".into()), "{opened}");
     assert_eq!(opened["open_for"], "30s", "{opened}");
     assert!(opened["by"].as_str().is_some_and(|by| by.starts_with("127.0.0.1")), "{opened}");
+    let mut operator = Client::connect(router.admin);
+    operator.send(&admin_post("/admin/window", br#"{"close":true}"#));
+    assert_eq!(operator.reply().status, 200);
+    let of_windows = |line: &serde_json::Value| {
+        line["message"].as_str().is_some_and(|text| text.starts_with("rejection window"))
+    };
+    let windows = || lines().into_iter().filter(of_windows).collect::<Vec<_>>();
+    let is_close = |line: &serde_json::Value| {
+        line["message"].as_str().is_some_and(|text| text.ends_with("closed by hand"))
+    };
+    until("the close is in the log", || windows().iter().any(is_close));
+    assert_eq!(windows().len(), 2, "a line for each order: {:#?}", windows());
 }
 
 /// M1: a dead fleet has ten lines by name and a line with the exact count of the rest, also if the

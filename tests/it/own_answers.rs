@@ -53,7 +53,7 @@ fn a_refusal_speaks_of_its_own_request() {
     };
     for words in [
         ["status=200", "model=\"m\"", "request_id=\"tenant-a\""],
-        ["status=429", "outcome=\"rejected-window\"", "request_id=\"tenant-b\""],
+        ["status=429", "outcome=\"rejected-by-operator\"", "request_id=\"tenant-b\""],
         ["status=200", "model=\"m\"", "request_id=\"tenant-c\""],
         ["status=404", "outcome=\"not-found\"", "request_id=\"tenant-d\""],
     ] {
@@ -64,7 +64,7 @@ fn a_refusal_speaks_of_its_own_request() {
     assert!((truth::metric(router.admin, none) - 1.0).abs() < 0.5);
     // The kind of answer was not read of a request that an open window refused. With a single model
     // the model is known (M3).
-    let refused = "forebay_rejected_total{reason=\"rejected-window\",endpoint=\"completions\",\
+    let refused = "forebay_rejected_total{reason=\"rejected-by-operator\",endpoint=\"completions\",\
                    model=\"m\",type=\"unknown\"}";
     assert!((truth::metric(router.admin, refused) - 1.0).abs() < 0.5);
 }

@@ -147,6 +147,18 @@ fn a_broken_file_changes_nothing_and_says_why() {
     write(&file, &worker, "rank_concurrency_max = 6\nrejektion_window = \"1s\"");
     let (status, answer) = say(handle.admin, "/admin/reload", "");
     assert_eq!((status, &answer["error"]), (400, &json!("there are errors in the configuration")));
+    let is_successful = || metric(&handle, "forebay_config_last_reload_successful");
+    let concerns = || -> Value {
+        let reply = truth::get(handle.admin, "/readyz");
+        assert_eq!(reply.status, 200, "it serves on");
+        let ready: Value = serde_json::from_slice(&reply.body).unwrap();
+        let is_degraded = ready["state"] == "degraded";
+        assert_eq!(is_degraded, is_successful() < 0.5, "{ready}");
+        ready["concerns"].clone()
+    };
+    let first = concerns()[0].as_str().unwrap().to_owned();
+    let wanted = "the last reload was refused: forebay.toml:6:1: unknown key `rejektion_window`";
+    assert!(first.starts_with(wanted) && !first.contains('/'), "no folder: {first}");
     let finding = &answer["findings"][0];
     assert_eq!(finding["severity"], "error");
     assert!(finding["where"].as_str().unwrap().ends_with("forebay.toml:6:1"), "{finding}");
@@ -156,6 +168,15 @@ fn a_broken_file_changes_nothing_and_says_why() {
     assert!(status == 400 && answer["error"].as_str().unwrap().contains("cannot read"), "{answer}");
     assert_eq!(places().to_bits(), 5_f64.to_bits());
     assert_eq!(ask(handle.listen, "/v1/completions?now").status, 200);
+    let unread = concerns()[0].as_str().unwrap().to_owned();
+    let wanted = "the last reload was refused: cannot read forebay.toml: No such file";
+    assert!(unread.starts_with(wanted), "{unread}");
+    let time = || metric(&handle, "forebay_config_last_reload_success_timestamp_seconds");
+    let before = time();
+    write(&file, &worker, "rank_concurrency_max = 5");
+    assert_eq!(say(handle.admin, "/admin/reload", "").0, 200);
+    assert_eq!((concerns(), is_successful().to_bits()), (json!([]), 1_f64.to_bits()));
+    assert!(before > 1e9 && time() >= before, "{before} {}", time());
 }
 
 #[test]
@@ -390,7 +411,8 @@ fn a_window_by_hand_refuses_until_it_is_closed() {
     let ready: Value = serde_json::from_slice(&truth::get(handle.admin, "/readyz").body).unwrap();
     assert_eq!((&ready["state"], &ready["concerns"]), (&json!("refusing"), &json!([])), "{ready}");
     let refused = ask(handle.listen, "/v1/completions");
-    assert_eq!((refused.status, refused.field("x-forebay-reason")), (429, Some("rejected-window")));
+    let reason = refused.field("x-forebay-reason");
+    assert_eq!((refused.status, reason), (429, Some("rejected-by-operator")));
     let after: u64 = refused.field("retry-after").unwrap().parse().unwrap();
     assert!((40..=60).contains(&after), "the longest that is sent, spread: {after}");
     for (body, status) in [("{}", 400), ("open", 400), (r#"{"open":"1s","model":"x"}"#, 200)] {

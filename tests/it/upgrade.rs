@@ -304,18 +304,35 @@ fn a_new_process_opens_sockets_that_the_one_before_shut() {
     assert!(router.logged("connections begin again") >= 2);
 }
 
+/// The command prints the errors of the new process, whatever keeps it from its start.
 #[test]
-fn an_upgrade_that_fails_changes_nothing() {
+fn an_upgrade_that_fails_changes_nothing_and_prints_the_errors() {
     let worker = quick();
     let first = served_by(&worker);
-    first.edit(|text| format!("{text}\nno_such_key = 1\n"));
-    let mut asked = first.command(&["upgrade", "--config"]);
-    let mut said = String::new();
-    asked.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(asked.wait().unwrap().code(), Some(1));
-    assert!(said.contains("not upgraded: the new process ended"), "{said}");
-    assert_eq!(ask_once(first.listen), Fate::Answered);
-    assert_eq!(get(first.admin, "/readyz").status, 200);
+    let before = std::fs::read_to_string(first.config()).unwrap();
+    let cores = before.replacen("cores = [0, 1]", "cores = [4095]", 1);
+    for (text, wanted) in [
+        (format!("{before}\nno_such_key = 1\n"), "unknown key `worker.no_such_key`".to_owned()),
+        (cores, "`cores`: core 4095 is not available to this process".to_owned()),
+        (format!("log.level = \"f=o=o\"\n{before}"), ":1:13: error: `log.level`".to_owned()),
+    ] {
+        std::fs::write(first.config(), text).unwrap();
+        let asked = first.command(&["upgrade", "--config"]).wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&asked.stdout);
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert_eq!(asked.status.code(), Some(1));
+        let ended = "not upgraded: the new process ended (exit status: 1)";
+        assert!(said.contains(ended) && !said.contains("its log says why"), "{said}");
+        assert!(errors.contains(&wanted), "{wanted}: {errors}");
+        assert_eq!(ask_once(first.listen), Fate::Answered);
+        assert_eq!(get(first.admin, "/readyz").status, 200);
+    }
+    // Without a readable file the command does not know which router is meant.
+    std::fs::write(first.config(), "listen = \n").unwrap();
+    let asked = first.command(&["upgrade", "--config"]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("forebay.toml:1:") && said.contains("--listen"), "{said}");
+    assert_eq!(asked.status.code(), Some(1));
 }
 
 #[test]

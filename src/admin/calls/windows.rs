@@ -64,8 +64,7 @@ impl WindowRequest {
         Ok(Self { model: body.model, open })
     }
 
-    /// Logs the order with its caller. The log of windows has only a line a minute of a busy pool,
-    /// and an order counts more.
+    /// Logs the order with its caller. The log of windows has no line of its own for an order.
     pub(crate) fn log(&self, by: &str) {
         let model = self.model.as_deref().unwrap_or("all");
         match self.open {
@@ -196,27 +195,50 @@ pub(crate) fn is_open_by(
 
 /// The openers of a pool's open windows, as in `hand, elsewhere`.
 #[must_use]
-pub fn openers(windows: &Windows, pool: PoolIndex, now: NanosSinceStart) -> String {
+pub(crate) fn openers(windows: &Windows, pool: PoolIndex, now: NanosSinceStart) -> String {
     open_by(windows, pool, now).collect::<Vec<_>>().join(", ")
 }
 
-/// Why the pool's windows are open, with the limit and its value.
+/// Label of the opener of a window.
 #[must_use]
-pub fn window_cause(
+pub fn opener(by: WindowOrigin) -> &'static str {
+    let labels = OPENERS.into_iter().find(|(_, origins)| origins.contains(&by));
+    labels.map_or("", |(label, _)| label)
+}
+
+/// Why the pool's windows are open, with the limit and its value. Orders come first, then the limit
+/// of this router.
+#[must_use]
+pub(crate) fn window_cause(
     fleet: &FleetSnapshot,
     windows: &Windows,
     pool: PoolIndex,
     now: NanosSinceStart,
 ) -> String {
-    let is_open = |by| windows.open_by_until(pool, by, now).is_some();
-    if is_open(WindowOrigin::Hand) {
-        return "an operator opened the window".to_owned();
-    }
-    if is_open(WindowOrigin::HandElsewhere) {
-        return "an operator opened the window at another router of the group".to_owned();
-    }
-    if is_open(WindowOrigin::Elsewhere) && !is_open(WindowOrigin::Here) {
-        return "another router of the group has no room".to_owned();
+    let is_open = |by: &WindowOrigin| windows.open_by_until(pool, *by, now).is_some();
+    let [hand, hand_elsewhere] = WindowOrigin::BY_HAND;
+    let order = [hand, hand_elsewhere, WindowOrigin::Here, WindowOrigin::Elsewhere];
+    let by = order.into_iter().find(is_open).unwrap_or(WindowOrigin::Here);
+    cause_by(fleet, windows, pool, by)
+}
+
+/// Why this opener opened a window of the pool, with the limit and its value.
+#[must_use]
+pub fn cause_by(
+    fleet: &FleetSnapshot,
+    windows: &Windows,
+    pool: PoolIndex,
+    by: WindowOrigin,
+) -> String {
+    match by {
+        WindowOrigin::Hand => return "an operator opened the window".to_owned(),
+        WindowOrigin::HandElsewhere => {
+            return "an operator opened the window at another router of the group".to_owned();
+        }
+        WindowOrigin::Elsewhere => {
+            return "another router of the group has no room".to_owned();
+        }
+        WindowOrigin::Here => {}
     }
     let queue = &fleet.config.flow.queue;
     let whose = match queue.mode {
@@ -224,7 +246,7 @@ pub fn window_cause(
         QueueMode::Off | QueueMode::Pool => "the queue of the model",
     };
     match windows.cause(pool) {
-        None => "an operator or another router of the group opened the window".to_owned(),
+        None => "this router has no room".to_owned(),
         Some(WindowCause::Places) => {
             let is_up = |rank: &&RankIndex| {
                 fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)

@@ -9,7 +9,7 @@ use super::super::metrics::scrape::{
 };
 use super::super::metrics::scrape_choices::{first_byte_figures, of_rank};
 use super::super::readiness::RouterReadiness;
-use super::super::sources::{FleetView, ScrapeSources, WorkerSources, total};
+use super::super::sources::{ScrapeSources, WorkerSources, total};
 use super::ranks;
 use super::tenants;
 use forebay_base::limits::MODELS_MAX;
@@ -87,19 +87,11 @@ pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> 
         ("requests_total", answered(sources)),
         ("rejected_total", refused(sources, |_| true)),
         ("shortage_total", refused(sources, |refused| refused.is_shortage)),
-        ("window_by_hand", json!(has_hand_window(sources))),
         ("stage_seconds", stages(sources)),
-        ("tenants", tenants::figures(sources)),
     ];
-    figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
-}
-
-/// An operator has opened a window: its refusals are ordered.
-fn has_hand_window(sources: &ScrapeSources<'_>) -> bool {
-    let FleetView { fleet, board, now, .. } = sources.fleet;
-    let windows = board.windows();
-    let mut pools = fleet.used_pools();
-    pools.any(|(pool, _)| windows.open_by_hand_until(pool, now).is_some())
+    let tenants = tenants::figures(sources).map(|tenants| ("tenants", tenants));
+    let figures = figures.into_iter().chain(tenants);
+    figures.map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
 const fn queue_mode(mode: QueueMode) -> &'static str {
@@ -123,7 +115,7 @@ fn totals(sources: &ScrapeSources<'_>) -> Value {
         (&catalogue::OVERLAP_BYTES, overlap_bytes.sum()),
         (&catalogue::INDEX_ENTRIES, sources.index.entry_count()),
         (&catalogue::INDEX_BYTES, sources.index.memory_bytes()),
-        (&catalogue::LOG_DROPPED, sources.records.log_dropped),
+        (&catalogue::LOG_DROPPED, sources.process.log_dropped),
         (&catalogue::BROKEN_INVARIANTS, broken_invariant_count()),
     ] {
         totals.insert(metric.name.to_owned(), json!(value));

@@ -7,11 +7,15 @@ use forebay_config::TenantConfig;
 use serde_json::{Map, Value, json};
 
 /// Requests of each tenant by result, since the start, and its limits. Tenants without requests are
-/// left out: their counts are 0. Empty in a router without tenants.
-pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
+/// left out: their counts are 0. `None` in a router without tenants: a reload that adds the first
+/// tenant shows the requests of before under `*`, and viewers must not take them for new requests.
+pub(super) fn figures(sources: &ScrapeSources<'_>) -> Option<Value> {
     let tenants = &sources.fleet.fleet.tenants;
+    if !tenants.are_several() {
+        return None;
+    }
     let mut figures = Map::new();
-    for (place, tenant) in tenants.all().iter().enumerate().filter(|_| tenants.are_several()) {
+    for (place, tenant) in tenants.all().iter().enumerate() {
         let counts = TenantResult::ALL.map(|result| (result, ended(sources, place, result)));
         if counts.iter().any(|(_, count)| *count > 0) {
             let counts = counts.iter().map(|(result, count)| (result.name().to_owned(), *count));
@@ -20,7 +24,7 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
             figures.insert(tenant.name.to_string(), Value::Object(counts));
         }
     }
-    Value::Object(figures)
+    Some(Value::Object(figures))
 }
 
 /// Limits of a tenant's table, or of the table `*`, that are not off.

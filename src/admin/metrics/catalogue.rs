@@ -357,7 +357,7 @@ catalogue! {
     }
     "Traces" {
         /// Spans that the collector took.
-        TRACE_SPANS = Counter "trace_spans_total" [] One(|s| s.records.spans.exported);
+        TRACE_SPANS = Counter "trace_spans_total" [] One(|s| s.process.spans.exported);
         /// Spans lost: too many waited, or the collector refused them or did not answer.
         TRACE_SPANS_DROPPED = Counter "trace_spans_dropped_total" ["reason"]
             Labelled(scrape::spans_dropped);
@@ -366,6 +366,14 @@ catalogue! {
         /// The version that runs.
         BUILD_INFO = Gauge "build_info" ["version"]
             Labelled(|_, family| family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1));
+        /// 0 after a refused reload: the router runs the configuration of before, and a restart
+        /// would fail.
+        CONFIG_LAST_RELOAD_SUCCESSFUL = Gauge "config_last_reload_successful" []
+            One(|s| u64::from(!s.process.reload.is_refused));
+        /// When the configuration was last taken over, in seconds since 1970; the start counts.
+        CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP_SECONDS = Gauge
+            "config_last_reload_success_timestamp_seconds" []
+            One(|s| s.process.reload.succeeded_at.as_secs());
         /// Large requests that the thread beside a shard reads, renders or matches.
         OFFLOADED = Gauge "offloaded" ["shard"] Labelled(scrape::offloaded);
         /// 1 while a shard, or the thread beside it, makes no progress.
@@ -378,7 +386,7 @@ catalogue! {
         /// Memory that the process holds.
         RESIDENT_BYTES = Gauge "resident_bytes" [] Maybe(|_| scrape_process::resident_bytes());
         /// Lines of the log that standard error did not take.
-        LOG_DROPPED = Counter "log_dropped_total" [] One(|s| s.records.log_dropped);
+        LOG_DROPPED = Counter "log_dropped_total" [] One(|s| s.process.log_dropped);
         /// Not 0: a bug, please report.
         BROKEN_INVARIANTS = Counter "broken_invariants_total" [] One(|_| broken_invariant_count());
     }

@@ -54,7 +54,7 @@ pub(crate) fn by<T>(
 }
 
 pub(crate) fn spans_dropped(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
-    let SpanFigures { full, refused, unreachable, .. } = sources.records.spans;
+    let SpanFigures { full, refused, unreachable, .. } = sources.process.spans;
     let counts = [(full, "full"), (refused, "refused"), (unreachable, "unreachable")];
     by("reason", counts, family, |count| count);
 }

@@ -113,7 +113,7 @@ pub(crate) fn window_openings(sources: &ScrapeSources<'_>, family: &mut Family<'
 mod tests {
     use super::*;
     use crate::metrics::render::render;
-    use crate::sources::{FeedsView, RecordFigures, ShardsView, SourceFault, WorkerSource};
+    use crate::sources::{FeedsView, ProcessFigures, ShardsView, SourceFault, WorkerSource};
     use forebay_base::{Clock, ModelIndex, NanosSinceStart};
     use forebay_board::LoadBoard;
     use forebay_board::account::StageHistograms;
@@ -161,7 +161,7 @@ mod tests {
             index: &index,
             snapshots: None,
             replicas: None,
-            records: RecordFigures::default(),
+            process: ProcessFigures::default(),
         })
     }
 

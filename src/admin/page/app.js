@@ -107,8 +107,8 @@ function condition(reason, concerns, orders) {
 
 /**
  * The share of requests in the last seconds that were refused for want of room, time or health,
- * with the most frequent reason. A tenant past its quota is no fault of the router, and refusals by
- * a window that an operator opened are not counted.
+ * with the most frequent reason. A tenant past its quota and the order of an operator are no fault
+ * of the router.
  */
 function refusals() {
   const [refused] = recent.growth((one) => sumOf(one.shortage_total), REFUSALS_MS);

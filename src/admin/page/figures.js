@@ -8,23 +8,12 @@ export class Recent {
 
   push(snapshot) {
     const { uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants } = snapshot;
-    const { window_by_hand } = snapshot;
+    const { shortage_total } = snapshot;
     this.routerId = snapshot.router_id ?? this.routerId;
     this.kept.push({
-      uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants, window_by_hand,
-      ...this.shortage(snapshot),
+      uptime_ms, totals, requests_total, rejected_total, shortage_total, stage_seconds, tenants,
     });
     if (this.kept.length > KEPT_MAX) this.kept.shift();
-  }
-
-  /** Shortages without the refusals by windows that an operator opened. */
-  shortage({ shortage_total, window_by_hand }) {
-    const windows = shortage_total["rejected-window"] ?? 0;
-    const last = this.newest;
-    const isOrdered = last && (last.window_by_hand || window_by_hand);
-    const ordered = (last?.ordered ?? 0) + (isOrdered ? windows - last.windows : 0);
-    const shortage = windows ? { ...shortage_total, "rejected-window": windows - ordered } : shortage_total;
-    return { windows, ordered, shortage_total: shortage };
   }
 
   /** Whether the snapshot is of another process. A router of an older version has no id. */
@@ -42,15 +31,18 @@ export class Recent {
     return this.kept.at(-1);
   }
 
-  /** The one that is about so old. */
-  before(ms) {
+  /** The one that is about so old, and has the figure; the newest if there is none. */
+  before(ms, has = () => true) {
     const from = this.newest.uptime_ms - ms - 300;
-    return this.kept.find((one) => one.uptime_ms >= from);
+    return this.kept.find((one) => one.uptime_ms >= from && has(one)) ?? this.newest;
   }
 
-  /** Growth of a figure over the last `ms`, and the seconds that it took. */
+  /**
+   * Growth of a figure over the last `ms`, and the seconds that it took. A snapshot in which the
+   * figure is undefined has no count of it, and not a count of 0.
+   */
   growth(read, ms) {
-    const [old, now] = [this.before(ms), this.newest];
+    const [old, now] = [this.before(ms, (one) => read(one) !== undefined), this.newest];
     return [read(now) - read(old), (now.uptime_ms - old.uptime_ms) / 1000];
   }
 

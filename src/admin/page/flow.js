@@ -175,7 +175,8 @@ export class Tenants {
     for (const name of tenants) {
       const { cells } = this.rows.get(name) ?? this.add(name);
       TENANT_RESULTS.forEach((result, place) => {
-        const read = (one) => one.tenants?.[name]?.[result] ?? 0;
+        // A router without tenants has no counts of them. A tenant without requests has 0.
+        const read = (one) => one.tenants && (one.tenants[name]?.[result] ?? 0);
         const now = recent.rate(read, TENANTS_MS);
         put(cells[place], rate(now));
         const isWrong = result === "refused" || result === "failed";

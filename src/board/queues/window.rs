@@ -33,14 +33,18 @@ pub enum WindowCause {
     Bytes,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PoolWindow {
     /// [`WindowCause`] of the last window of this router; 0 before the first.
     cause: AtomicU64,
-    here_ns: AtomicU64,
-    by_hand_ns: AtomicU64,
-    elsewhere_ns: AtomicU64,
-    hand_elsewhere_ns: AtomicU64,
+    /// In the order of [`WindowOrigin::ALL`].
+    by_origin: [OriginWindow; WindowOrigin::ALL.len()],
+}
+
+/// The window of an origin.
+#[derive(Debug, Default)]
+struct OriginWindow {
+    ends_ns: AtomicU64,
     openings: AtomicU64,
 }
 
@@ -71,18 +75,8 @@ impl WindowCause {
 impl Windows {
     #[must_use]
     pub fn new() -> Self {
-        let pool = |_| {
-            CachePadded::new(PoolWindow {
-                cause: AtomicU64::new(0),
-                here_ns: AtomicU64::new(0),
-                by_hand_ns: AtomicU64::new(0),
-                elsewhere_ns: AtomicU64::new(0),
-                hand_elsewhere_ns: AtomicU64::new(0),
-                openings: AtomicU64::new(0),
-            })
-        };
         Self {
-            pools: (0..POOLS_MAX).map(pool).collect(),
+            pools: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
             latest_ns: CachePadded::new(AtomicU64::new(0)),
             edges: CachePadded::new(AtomicU64::new(0)),
             control: OnceLock::new(),
@@ -142,7 +136,7 @@ impl Windows {
         now: NanosSinceStart,
     ) -> Option<NanosSinceStart> {
         // ordering: a hint; pairs with nothing.
-        let until = self.pools.get(pool.index())?.of(by).load(Ordering::Relaxed);
+        let until = self.pools.get(pool.index())?.of(by).ends_ns.load(Ordering::Relaxed);
         (now.0 < until).then_some(NanosSinceStart(until))
     }
 
@@ -208,8 +202,10 @@ impl Windows {
         until: NanosSinceStart,
         write: impl FnOnce(&AtomicU64) -> u64,
     ) -> bool {
-        let Some(words) = self.pools.get(pool.index()) else { return false };
-        let before = write(words.of(by));
+        let Some(words) = self.pools.get(pool.index()).map(|words| words.of(by)) else {
+            return false;
+        };
+        let before = write(&words.ends_ns);
         // ordering: covers the word above; a reader that sees only this word finds the pool closed
         // and accepts the request.
         self.latest_ns.fetch_max(until.0, Ordering::Relaxed);
@@ -232,7 +228,7 @@ impl Windows {
     pub fn close(&self, pool: PoolIndex, by: WindowOrigin, now: NanosSinceStart) -> bool {
         let Some(words) = self.pools.get(pool.index()) else { return false };
         // ordering: the swap picks a single closer and publishes nothing else.
-        let closed = words.of(by).swap(0, Ordering::Relaxed) > now.0;
+        let closed = words.of(by).ends_ns.swap(0, Ordering::Relaxed) > now.0;
         if closed {
             self.edge(by);
         }
@@ -262,18 +258,25 @@ impl Windows {
     /// Openings of a pool's window, of any origin.
     #[must_use]
     pub fn openings(&self, pool: PoolIndex) -> u64 {
+        WindowOrigin::ALL.into_iter().map(|by| self.openings_by(pool, by)).sum()
+    }
+
+    /// Openings of a pool's window by that origin.
+    #[must_use]
+    pub fn openings_by(&self, pool: PoolIndex, by: WindowOrigin) -> u64 {
         // ordering: statistic; pairs with nothing.
-        self.pools.get(pool.index()).map_or(0, |pool| pool.openings.load(Ordering::Relaxed))
+        self.pools.get(pool.index()).map_or(0, |pool| pool.of(by).openings.load(Ordering::Relaxed))
     }
 }
 
 impl PoolWindow {
-    const fn of(&self, by: WindowOrigin) -> &AtomicU64 {
+    const fn of(&self, by: WindowOrigin) -> &OriginWindow {
+        let [here, hand, elsewhere, hand_elsewhere] = &self.by_origin;
         match by {
-            WindowOrigin::Here => &self.here_ns,
-            WindowOrigin::Hand => &self.by_hand_ns,
-            WindowOrigin::Elsewhere => &self.elsewhere_ns,
-            WindowOrigin::HandElsewhere => &self.hand_elsewhere_ns,
+            WindowOrigin::Here => here,
+            WindowOrigin::Hand => hand,
+            WindowOrigin::Elsewhere => elsewhere,
+            WindowOrigin::HandElsewhere => hand_elsewhere,
         }
     }
 }

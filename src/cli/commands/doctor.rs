@@ -60,7 +60,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let written = |error: io::Error| format!("cannot write the report: {error}");
     findings::write(&loaded.findings, out).map_err(written)?;
     let mut config = loaded.config;
-    config.workers.extend(of_file);
+    findings::add_workers(&mut config.workers, of_file);
     let machine = MachineFacts::gather(&config);
     let found = machine.findings(&config, &RouterPorts::of(config.listen));
     count += found.len();
@@ -73,7 +73,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     }
     for (url, found) in run_local(resolve_all(&config.discovery))? {
         match found {
-            Ok(named) => config.workers.extend(named.workers),
+            Ok(named) => findings::add_workers(&mut config.workers, named.workers),
             Err(what) => {
                 count += 1;
                 let help = "correct `discovery.dns`, or the records of the name".to_owned();

@@ -7,7 +7,9 @@ use crate::cli::router_client::{RouterClient, RouterFiles, cause};
 use crate::cli::router_stream::RouterStream;
 use clap::Args;
 use forebay_config::LogConfig;
-use forebay_record::{MESSAGE_BYTES_MAX, RecordSource, RecordingTotals, RequestSource, record};
+use forebay_record::{
+    MESSAGE_BYTES_MAX, RecordSource, RecordingTotals, RequestSource, STEADY, SourceLink, record,
+};
 use forebay_zmq::ZmqEndpoint;
 use futures_util::StreamExt;
 use std::io::{self, Write};
@@ -15,11 +17,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 /// Notes that wait to be written to the file.
 const NOTES_MAX: usize = 1_024;
-/// Pause before a lost connection is opened again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Length prefix of each note in the stream.
 const LENGTH_BYTES: usize = 4;
 
@@ -94,50 +95,76 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
         let requests = stream.map(|stream| {
             let (writer, notes) = mpsc::channel(NOTES_MAX);
             let endpoint = stream.url().to_owned();
-            tokio::task::spawn_local(follow(stream, writer));
-            RequestSource { endpoint, notes }
+            let link = SourceLink::new(endpoint.clone());
+            let is_reached = link.is_reached();
+            tokio::task::spawn_local(follow(stream, writer, link));
+            RequestSource { endpoint, notes, is_reached }
         });
         record(&sources, requests, &args.out, stop).await
     })?;
     let recorded = recorded.map_err(|error| error.to_string())?;
-    report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())
+    report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())?;
+    let unreached = unreached(args, &recorded);
+    if unreached.is_empty() {
+        return Ok(());
+    }
+    Err(format!("no connection to {}: the file has nothing of it", unreached.join(", ")))
+}
+
+/// Sources without any connection. A recording that lacks a source is no success.
+fn unreached<'a>(args: &'a RecordArgs, recorded: &RecordingTotals) -> Vec<&'a str> {
+    let sources = args.from.iter().chain(&args.router).zip(&recorded.reached);
+    sources.filter(|(_, is_reached)| !**is_reached).map(|(source, _)| source.as_str()).collect()
 }
 
 /// Reads the router's stream, and reconnects after each end, until the writer stops.
-async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>) {
-    let mut is_reported = false;
+async fn follow(stream: RouterStream, writer: mpsc::Sender<Vec<u8>>, mut link: SourceLink) {
     while !writer.is_closed() {
-        if let Err(error) = session(&stream, &writer, &mut is_reported).await
-            && !std::mem::replace(&mut is_reported, true)
-        {
-            tracing::warn!(router = stream.url(), error, "not connected; trying again");
-        }
-        tokio::time::sleep(RETRY_AFTER).await;
+        let error = session(&stream, &writer, &mut link).await;
+        tokio::time::sleep(link.mark_lost(error)).await;
     }
 }
 
-/// A connection from its begin to its end. `is_reported`: the log has that there is none.
+/// A connection from its begin to its end. Returns the reason of the end.
 async fn session(
     stream: &RouterStream,
     writer: &mpsc::Sender<Vec<u8>>,
-    is_reported: &mut bool,
-) -> Result<(), String> {
-    let answer = stream.open().await?;
-    tracing::info!(router = stream.url(), "recording");
-    *is_reported = false;
-    let ended = notes(answer, writer).await;
-    // Marks the end of a connection in the recording.
-    let _ = writer.send(Vec::new()).await;
-    ended
+    link: &mut SourceLink,
+) -> String {
+    let answer = match stream.open().await {
+        Ok(answer) => answer,
+        Err(error) => return error,
+    };
+    link.mark_reached();
+    let error = notes(answer, writer, link).await.err();
+    // Marks the end of a connection in the recording. Without a note since the last end, there is
+    // nothing to separate.
+    if link.is_up() {
+        let _ = writer.send(Vec::new()).await;
+    }
+    error.unwrap_or_else(|| "the router ended the stream".to_owned())
 }
 
-async fn notes(answer: reqwest::Response, writer: &mpsc::Sender<Vec<u8>>) -> Result<(), String> {
+async fn notes(
+    answer: reqwest::Response,
+    writer: &mpsc::Sender<Vec<u8>>,
+    link: &mut SourceLink,
+) -> Result<(), String> {
     let mut pieces = answer.bytes_stream();
     let mut bytes = Vec::<u8>::new();
-    while let Some(piece) = pieces.next().await {
+    loop {
+        let piece = match timeout(STEADY, pieces.next()).await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return Ok(()),
+            Err(_) => {
+                link.mark_up();
+                continue;
+            }
+        };
         bytes.extend_from_slice(&piece.map_err(|error| cause(&error))?);
         let mut rest: &[u8] = &bytes;
         while let Some(note) = take_note(&mut rest)? {
+            link.mark_up();
             if writer.send(note).await.is_err() {
                 return Ok(());
             }
@@ -145,7 +172,6 @@ async fn notes(answer: reqwest::Response, writer: &mpsc::Sender<Vec<u8>>) -> Res
         let used = bytes.len() - rest.len();
         bytes.drain(..used);
     }
-    Ok(())
 }
 
 /// Takes a complete note off the front.
@@ -174,8 +200,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    /// Notes of a session with a server of this response, and whether an earlier report of a loss
-    /// still stands.
+    /// Notes of a session with a server of this response, and whether the link was up at its end.
     fn recorded_from(response: &[u8]) -> (Vec<Vec<u8>>, bool) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -187,23 +212,44 @@ mod tests {
         });
         let client = RouterClient::new(&address, RouterFiles { token: None, ca: None }).unwrap();
         let stream = RouterStream::new(client, "/debug/requests");
-        let mut is_reported = true;
+        let mut link = SourceLink::new(address);
         let (writer, mut notes) = mpsc::channel(NOTES_MAX);
-        let _ended = run_local(session(&stream, &writer, &mut is_reported)).unwrap();
+        let _ended = run_local(session(&stream, &writer, &mut link)).unwrap();
         server.join().unwrap();
         drop(writer);
         let received = std::iter::from_fn(|| notes.try_recv().ok()).collect();
-        (received, is_reported)
+        (received, link.is_up())
     }
 
     /// A recording of a day with a router that was away for an hour had 3,600 ends of connections,
-    /// and the log had only the first loss.
+    /// and the log had only the first loss. A server that ended each stream at once had a line and
+    /// an end each second.
     #[test]
-    fn each_connection_has_an_end_and_each_loss_a_line() {
+    fn each_connection_with_a_note_has_an_end() {
         let head = "HTTP/1.1 200 OK\r\nx-forebay-admin: 1\r\nconnection: close\r\n\r\n";
         let stream = [head.as_bytes(), &3_u32.to_le_bytes(), b"abc"].concat();
-        assert_eq!(recorded_from(&stream), (vec![b"abc".to_vec(), Vec::new()], false));
+        assert_eq!(recorded_from(&stream), (vec![b"abc".to_vec(), Vec::new()], true));
+        assert_eq!(recorded_from(head.as_bytes()), (Vec::new(), false), "no note, no end");
         let refused = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
-        assert_eq!(recorded_from(refused), (Vec::new(), true), "no connection, no end");
+        assert_eq!(recorded_from(refused), (Vec::new(), false), "no connection, no end");
+    }
+
+    #[test]
+    fn sources_without_a_connection_are_named() {
+        let args = RecordArgs {
+            from: vec!["tcp://a:1".to_owned(), "tcp://b:1".to_owned()],
+            topic: String::new(),
+            router: Some("http://r:1".to_owned()),
+            token_file: None,
+            ca_file: None,
+            seconds: None,
+            out: PathBuf::new(),
+        };
+        let recorded = |reached: [bool; 3]| RecordingTotals {
+            reached: reached.to_vec(),
+            ..RecordingTotals::default()
+        };
+        assert_eq!(unreached(&args, &recorded([true; 3])), Vec::<&str>::new());
+        assert_eq!(unreached(&args, &recorded([true, false, false])), ["tcp://b:1", "http://r:1"]);
     }
 }

@@ -9,9 +9,10 @@ use crate::cli::process::failed;
 use crate::server;
 use clap::Args;
 use forebay_config::{
-    Config, ConfigSource, Flags, LoadedConfig, LogConfig, Reloader, changed_json,
+    Config, ConfigSource, Finding, Flags, LoadedConfig, LogConfig, Reloader, changed_json,
 };
 use forebay_control::ControlError;
+use forebay_handover::report_failed_start;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,7 +57,10 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
     match source.load() {
         Ok(loaded) => run_logged(loaded, source, args.take_over),
-        Err(reason) => failed(reason),
+        Err(reason) => {
+            report_failed_start(&reason);
+            failed(reason)
+        }
     }
 }
 
@@ -69,11 +73,20 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
     }
     let logging = match logging::start(&log) {
         Ok(logging) => logging,
-        Err(reason) => return failed(reason),
+        Err(reason) => {
+            report_failed_start(&reason);
+            return failed(reason);
+        }
     };
     let config = configure(loaded, log.json);
     let config = config.and_then(|config| level.map(|()| config).map_err(EndFault::NotStarted));
-    match config.and_then(|config| serve(config, source, takes_over)) {
+    let ended = config.and_then(|config| serve(config, source, takes_over));
+    match &ended {
+        Err(EndFault::Findings(found)) => report_failed_start(&findings::lines(found)),
+        Err(EndFault::NotStarted(reason)) => report_failed_start(reason),
+        Ok(()) | Err(EndFault::Ended(_)) => {}
+    }
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(EndFault::Ended(ControlError::ShardStalled { .. })) => {
             // The core dump shows where the shard hangs.
@@ -88,8 +101,8 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
             ExitCode::FAILURE
         }
         Err(EndFault::Ended(error)) => failed(error),
-        Err(EndFault::Findings(summary)) => {
-            let reason = format!("{summary} in the configuration");
+        Err(EndFault::Findings(found)) => {
+            let reason = format!("{} in the configuration", findings::summary(&found));
             if !log.json {
                 return failed(format!("not started: {reason}"));
             }
@@ -106,8 +119,7 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
 
 /// Why the process ends with a failure.
 enum EndFault {
-    /// Sum of the findings.
-    Findings(String),
+    Findings(Vec<Finding>),
     NotStarted(String),
     Ended(ControlError),
 }
@@ -120,8 +132,7 @@ fn configure(loaded: LoadedConfig, is_json: bool) -> Result<Config, EndFault> {
         // A warning that cannot be printed does not prevent the start.
         let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
     }
-    let summary = findings::summary(&loaded.findings);
-    loaded.usable().map_err(|_| EndFault::Findings(summary))
+    loaded.usable().map_err(EndFault::Findings)
 }
 
 fn serve(mut config: Config, source: ConfigSource, takes_over: bool) -> Result<(), EndFault> {

@@ -84,7 +84,7 @@ fn shadowed(args: &ShadowArgs) -> Result<(), String> {
     let summary = findings::summary(&loaded.findings);
     let mut config =
         loaded.usable().map_err(|_| format!("not started: {summary} in the configuration"))?;
-    config.workers.extend(of_file);
+    findings::add_workers(&mut config.workers, of_file);
     let _logging = logging::start(&config.log)?;
     run_local(async {
         // From here on the signal of the shadow itself ends the command, with the last figures.
@@ -99,7 +99,8 @@ fn shadowed(args: &ShadowArgs) -> Result<(), String> {
 /// The configuration with all workers, and the workers' descriptions.
 async fn begin(mut config: Config) -> Result<(Arc<Config>, Vec<ShadowWorker>), String> {
     for (name, found) in resolve_all(&config.discovery).await {
-        config.workers.extend(found.map_err(|what| format!("{name}: {what}"))?.workers);
+        let found = found.map_err(|what| format!("{name}: {what}"))?;
+        findings::add_workers(&mut config.workers, found.workers);
     }
     let config = Arc::new(config);
     let workers = described(&config).await?;

@@ -1,6 +1,7 @@
 //! `forebay upgrade`: makes the running router start its program again and hand over to it.
 
-use crate::cli::process::failed;
+use crate::cli::findings::error_at;
+use crate::cli::process::{failed, plain};
 use clap::Args;
 use forebay_config::{ConfigSource, Flags};
 use forebay_handover::{HandoverAddress, TakeError, upgrade};
@@ -16,7 +17,7 @@ use std::process::ExitCode;
     The running router starts its program again, with the same arguments. The new process\n\
     takes over the listening sockets and the index. Once it serves, the old one finishes the\n\
     requests that it has, within timeouts.drain. If the new process does not come up, the old\n\
-    one goes on, and the exit code is 1.")]
+    one goes on, the errors of the new process are printed, and the exit code is 1.")]
 pub(crate) struct UpgradeArgs {
     /// Configuration file of the router
     #[arg(short = 'c', long = "config", value_name = "FILE")]
@@ -37,6 +38,12 @@ fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
     let listen = listen(args)?;
     let answer =
         HandoverAddress::of(listen).map_err(TakeError::from).and_then(|place| upgrade(&place));
+    if let Err(TakeError::Failed { report, .. }) = &answer {
+        for error in report.lines() {
+            // A failed print is ignored: the log has the errors too.
+            let _ = writeln!(out, "{}", plain(error));
+        }
+    }
     let process = answer.map_err(|error| format!("not upgraded: {error}"))?.ok_or_else(|| {
         format!(
             "not upgraded: no router of this user that can hand over listens on {listen}; name its \
@@ -51,5 +58,12 @@ fn report(args: &UpgradeArgs, out: &mut impl Write) -> Result<(), String> {
 /// Listen address of the router.
 fn listen(args: &UpgradeArgs) -> Result<SocketAddr, String> {
     let source = ConfigSource { file: args.config.clone(), flags: Flags::default() };
-    args.listen.map_or_else(|| source.load().map(|loaded| loaded.config.listen), Ok)
+    if let Some(listen) = args.listen {
+        return Ok(listen);
+    }
+    let loaded = source.load()?;
+    match error_at(&loaded, "`listen`") {
+        Some(error) => Err(format!("{error}; mend the file, or name the router with --listen")),
+        None => Ok(loaded.config.listen),
+    }
 }

@@ -29,7 +29,7 @@ use self::watchdog::{LostShard, Watchdog};
 use super::environment::{ChangedKeys, Environment};
 use super::error::ControlError;
 use super::ports::Ports;
-use forebay_admin::{ReloadRefusal, ReloadReport};
+use forebay_admin::{ReloadFigures, ReloadRefusal, ReloadReport};
 use forebay_base::NanosSinceStart;
 use forebay_board::account::ShardPhase;
 use forebay_config::{Config, Reloader};
@@ -142,12 +142,21 @@ impl Lifecycle {
         reasons
     }
 
-    /// Shards without progress, in shard order.
     /// Certificates of the admin API, if it has any.
     pub(super) fn admin_acceptor(&self) -> Option<Acceptor> {
         self.reload.admin_acceptor()
     }
 
+    /// The concern after a refused reload.
+    pub(super) fn refused_reload(&self) -> Option<String> {
+        self.reload.concern()
+    }
+
+    pub(super) const fn reload_figures(&self) -> ReloadFigures {
+        self.reload.figures()
+    }
+
+    /// Shards without progress, in shard order.
     pub(super) fn stalled_shards(&self) -> Vec<bool> {
         self.watchdog.are_stalled().collect()
     }

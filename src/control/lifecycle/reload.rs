@@ -2,12 +2,16 @@
 //! file changes nothing. Findings, and keys that need a restart, are logged and returned. Reads
 //! small files on the control plane's thread; shards do not wait for it.
 
+use super::super::file_faults;
 use super::admin_rules::AdminRules;
 use super::client_access::ClientAccess;
-use forebay_admin::{ReloadRefusal, ReloadReport};
+use forebay_admin::{ReloadFigures, ReloadRefusal, ReloadReport};
+use forebay_base::since_1970;
 use forebay_config::{Config, Finding, ReloadError, Reloader, Severity, read_worker_file};
 use forebay_tls::Acceptor;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tracing::{error, info, warn};
 
 /// Sources of a reload.
@@ -15,11 +19,15 @@ pub(super) struct ReloadSource {
     /// `None` where the configuration came from no file or flags.
     reloader: Option<Reloader>,
     admin_rules: AdminRules,
+    /// First error of the last reload, without folders; `None`: the router runs what it last read.
+    fault: Option<String>,
+    /// Time of the last good reload, or of the start, since 1970.
+    succeeded_at: Duration,
 }
 
 impl ReloadSource {
     pub(super) fn new(reloader: Option<Reloader>, admin_rules: AdminRules) -> Self {
-        Self { reloader, admin_rules }
+        Self { reloader, admin_rules, fault: None, succeeded_at: since_1970() }
     }
 
     /// Reads the configuration into `config` and the access of clients. The fleet then has to be
@@ -34,9 +42,13 @@ impl ReloadSource {
             Ok(done) => done,
             Err(refused) => {
                 log_refusal(&refused);
+                let file = reloader.file().unwrap_or(Path::new(""));
+                self.fault = Some(fault_of(file, &refused));
                 return Err(ReloadRefusal::Faulty(refused));
             }
         };
+        self.fault = None;
+        self.succeeded_at = since_1970();
         warnings.iter().for_each(log);
         let running = reloader.running();
         let keys = client_access.read_keys(running, &mut changes);
@@ -55,6 +67,16 @@ impl ReloadSource {
         Ok(ReloadReport { changes, findings })
     }
 
+    /// The refused reload with the first error, for operators and probes, without folders. The
+    /// next start would fail at that error.
+    pub(super) fn concern(&self) -> Option<String> {
+        Some(format!("the last reload was refused: {}", self.fault.as_ref()?))
+    }
+
+    pub(super) const fn figures(&self) -> ReloadFigures {
+        ReloadFigures { is_refused: self.fault.is_some(), succeeded_at: self.succeeded_at }
+    }
+
     /// Certificates of the admin API, if it has any.
     pub(super) fn admin_acceptor(&self) -> Option<Acceptor> {
         self.admin_rules.acceptor()
@@ -65,6 +87,13 @@ impl ReloadSource {
         if let Some(reloader) = &mut self.reloader {
             urls.iter().for_each(|url| reloader.did_not_join(url));
         }
+    }
+}
+
+fn fault_of(file: &Path, refused: &ReloadError) -> String {
+    match refused {
+        ReloadError::Unreadable(reason) => file_faults::unreadable(file, reason),
+        ReloadError::Faulty(findings) => file_faults::of_file(file, findings).brief,
     }
 }
 

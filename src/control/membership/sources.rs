@@ -2,6 +2,7 @@
 //! read, or lists nothing, removes no worker. Joins and removals are decided here without I/O; the
 //! tasks below only read.
 
+use super::super::file_faults;
 use super::super::fleet::PlaceError;
 use super::source_faults;
 use forebay_admin::{SourceFault, WorkerSource};
@@ -290,7 +291,7 @@ impl WorkersFile {
         let usable = read_worker_file(&self.path, &self.router).usable();
         usable
             .map(|config| config.workers)
-            .map_err(|found| source_faults::of_file(&self.path, &found))
+            .map_err(|found| file_faults::of_file(&self.path, &found))
     }
 }
 

@@ -16,7 +16,7 @@ use super::ports::Ports;
 use super::reports::RankEvent;
 use forebay_admin::{
     ExplainFacts, ExplainThread, FleetView, LiveFeed, LiveSources, LiveViewer, PortCertificate,
-    RecordFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
+    ProcessFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
     WorkerSource, WorkerSources,
 };
 use forebay_base::{NanosSinceStart, RankIndex, since_1970};
@@ -193,9 +193,10 @@ impl Publication {
             index: &owners.env.index,
             snapshots: owners.feeds.snapshot_figures(),
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
-            records: RecordFigures {
+            process: ProcessFigures {
                 log_dropped: (self.log_dropped)(),
                 spans: owners.reports.span_figures(),
+                reload: owners.lifecycle.reload_figures(),
             },
         })
     }
@@ -215,7 +216,8 @@ impl Publication {
         let certificates = PortCertificate::of("listen", acceptor);
         let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
-        let further = unread.chain(lost).chain(unfed);
+        let not_reloaded = owners.lifecycle.refused_reload();
+        let further = not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed);
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())

@@ -1,9 +1,11 @@
-//! Log of rejection windows. Windows of a busy pool open and close many times a second, so a pool
+//! Log of rejection windows. Windows of a full queue open and close many times a second, so a pool
 //! has a line at its first window, a line a minute while windows go on, and a line after the last.
+//! The window of an operator opens once, and has a line as soon as it ends. The order itself has
+//! the line of its beginning, and of its end before its time.
 
-use forebay_admin::{openers, pool_name, window_cause};
+use forebay_admin::{cause_by, opener, pool_name};
 use forebay_base::{NanosSinceStart, PoolIndex};
-use forebay_board::Windows;
+use forebay_board::{WindowOrigin, Windows};
 use forebay_fleet::worker::FleetSnapshot;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,14 +13,25 @@ use tracing::{info, warn};
 
 /// Time between two lines of a pool with windows.
 const REPEAT: Duration = Duration::from_secs(60);
-/// A pool without a window for so long is open again.
+/// After so long without a window of a queue, a pool is open again.
 const CALM: Duration = Duration::from_secs(10);
 
-/// Pools with windows, and the openings of each pool that the log knows.
-#[derive(Debug, Default)]
+/// The log of windows that full queues open, and of windows that operators open.
+#[derive(Debug)]
 pub(super) struct WindowLog {
+    queues: OriginLog,
+    operators: OriginLog,
+}
+
+/// Pools with windows of some origins, and the openings of each pool that the log knows.
+#[derive(Debug)]
+struct OriginLog {
+    /// Here first, then at another replica.
+    origins: [WindowOrigin; 2],
+    /// A pool without a window for so long is open again.
+    calm: Duration,
     refusing: BTreeMap<PoolIndex, RefusingPool>,
-    openings: BTreeMap<PoolIndex, u64>,
+    openings: BTreeMap<PoolIndex, [u64; 2]>,
 }
 
 #[derive(Debug)]
@@ -30,18 +43,39 @@ struct RefusingPool {
     cause: String,
     /// Last time at which a window was open.
     open_at: NanosSinceStart,
+    /// End of the window that was last open; `None`: no look has met an open window.
+    ends_at: Option<NanosSinceStart>,
+    /// All windows so far are of an operator of this router.
+    is_ordered_here: bool,
     written_at: NanosSinceStart,
 }
 
 /// A line of the log about a pool.
 #[derive(Debug, PartialEq, Eq)]
 enum WindowLine {
-    /// The first window has opened.
-    Opened { by: String, cause: String, ends_in_ms: u64 },
+    /// The first window has opened. `ends_in_ms`: `None` where the window has ended by now.
+    Opened { by: String, cause: String, ends_in_ms: Option<u64> },
     /// Windows go on opening, or a window stays open.
     Goes { cause: String, openings: u64, seconds: u64 },
-    /// No window is open any more.
+    /// No window of a queue is open any more.
     Closed { cause: String, openings: u64, seconds: u64 },
+    /// The window of an operator has ended.
+    OrderEnded { cause: String, seconds: u64 },
+}
+
+impl Default for WindowLog {
+    fn default() -> Self {
+        let of = |origins, calm| OriginLog {
+            origins,
+            calm,
+            refusing: BTreeMap::new(),
+            openings: BTreeMap::new(),
+        };
+        Self {
+            queues: of([WindowOrigin::Here, WindowOrigin::Elsewhere], CALM),
+            operators: of(WindowOrigin::BY_HAND, Duration::ZERO),
+        }
+    }
 }
 
 impl WindowLog {
@@ -53,72 +87,116 @@ impl WindowLog {
         now: NanosSinceStart,
     ) {
         for (pool, _) in fleet.used_pools() {
-            let cause = || window_cause(fleet, windows, pool, now);
-            if let Some(line) = self.line(pool, windows, cause, now) {
+            let cause = |by| cause_by(fleet, windows, pool, by);
+            for line in self.lines(pool, windows, cause, now) {
                 line.write(&pool_name(fleet, pool));
             }
         }
     }
 
+    fn lines(
+        &mut self,
+        pool: PoolIndex,
+        windows: &Windows,
+        cause: impl Fn(WindowOrigin) -> String,
+        now: NanosSinceStart,
+    ) -> impl Iterator<Item = WindowLine> {
+        let of_queues = self.queues.line(pool, windows, &cause, now);
+        let of_operators = self.operators.line(pool, windows, &cause, now);
+        of_queues.into_iter().chain(of_operators)
+    }
+}
+
+impl OriginLog {
     fn line(
         &mut self,
         pool: PoolIndex,
         windows: &Windows,
-        cause: impl FnOnce() -> String,
+        cause: impl Fn(WindowOrigin) -> String,
         now: NanosSinceStart,
     ) -> Option<WindowLine> {
-        let openings = windows.openings(pool);
-        let known = self.openings.insert(pool, openings).unwrap_or(0);
-        let until = windows.open_until(pool, now);
+        let openings = self.origins.map(|by| windows.openings_by(pool, by));
+        let known = self.openings.insert(pool, openings).unwrap_or_default();
+        let until = self.origins.map(|by| windows.open_by_until(pool, by, now));
         // A window may open and end between two looks.
-        let was_open = until.is_some() || openings > known;
+        let looks = self.origins.into_iter().zip(until).zip(openings).zip(known);
+        let was_open =
+            looks.filter(|(((_, until), openings), known)| until.is_some() || openings > known);
+        let open: Vec<WindowOrigin> = was_open.map(|(((by, _), _), _)| by).collect();
+        let until = until.into_iter().max().flatten();
         let Some(refusing) = self.refusing.get_mut(&pool) else {
-            if !was_open {
-                return None;
-            }
-            let cause = cause();
             let first = RefusingPool {
                 since: now,
-                openings_before: known,
-                cause: cause.clone(),
+                openings_before: known.iter().sum(),
+                cause: cause(*open.first()?),
                 open_at: now,
+                ends_at: until,
+                is_ordered_here: open == [WindowOrigin::Hand],
                 written_at: now,
             };
+            let cause = first.cause.clone();
+            let has_line = first.is_ordered_here;
             self.refusing.insert(pool, first);
-            let ends_in_ms = until.map_or(0, |until| until.since(now).div_ceil(1_000_000));
-            return Some(WindowLine::Opened { by: openers(windows, pool, now), cause, ends_in_ms });
+            let mut by: Vec<&str> = open.into_iter().map(opener).collect();
+            by.dedup();
+            let ends_in_ms = until.map(|until| until.since(now).div_ceil(1_000_000));
+            let line = WindowLine::Opened { by: by.join(", "), cause, ends_in_ms };
+            return (!has_line).then_some(line);
         };
-        if was_open {
+        if let Some(by) = open.first() {
             refusing.open_at = now;
-            refusing.cause = cause();
-        }
-        let openings = openings.saturating_sub(refusing.openings_before);
-        let is_calm = now >= refusing.open_at.plus(CALM);
-        if is_calm {
-            let seconds = refusing.open_at.since(refusing.since) / 1_000_000_000;
-            let cause = std::mem::take(&mut refusing.cause);
-            self.refusing.remove(&pool);
-            return Some(WindowLine::Closed { cause, openings, seconds });
+            refusing.ends_at = until.or(refusing.ends_at);
+            refusing.is_ordered_here &= open == [WindowOrigin::Hand];
+            refusing.cause = cause(*by);
+        } else if now >= refusing.open_at.plus(self.calm) {
+            return self.refusing.remove(&pool)?.ended(openings.iter().sum(), self.origins, now);
         }
         if now < refusing.written_at.plus(REPEAT) {
             return None;
         }
         refusing.written_at = now;
+        let openings = openings.iter().sum::<u64>().saturating_sub(refusing.openings_before);
         let seconds = now.since(refusing.since) / 1_000_000_000;
         Some(WindowLine::Goes { cause: refusing.cause.clone(), openings, seconds })
+    }
+}
+
+impl RefusingPool {
+    /// The line after the last window. An operator that has closed the window before its time has
+    /// a line of that order.
+    fn ended(
+        self,
+        openings: u64,
+        origins: [WindowOrigin; 2],
+        now: NanosSinceStart,
+    ) -> Option<WindowLine> {
+        let Self { since, openings_before, cause, open_at, ends_at, is_ordered_here, .. } = self;
+        let seconds = open_at.since(since) / 1_000_000_000;
+        if origins != WindowOrigin::BY_HAND {
+            let openings = openings.saturating_sub(openings_before);
+            return Some(WindowLine::Closed { cause, openings, seconds });
+        }
+        let is_closed_by_order = is_ordered_here && ends_at.is_none_or(|ends_at| now < ends_at);
+        (!is_closed_by_order).then_some(WindowLine::OrderEnded { cause, seconds })
     }
 }
 
 impl WindowLine {
     fn write(self, model: &str) {
         match self {
-            Self::Opened { by, cause, ends_in_ms } => warn!(
+            Self::Opened { by, cause, ends_in_ms: Some(ends_in_ms) } => warn!(
                 model,
                 by,
                 cause,
                 ends_in_ms,
                 "rejection window opened: requests get 429 until the window ends"
             ),
+            Self::Opened { by, cause, ends_in_ms: None } => {
+                warn!(
+                    model,
+                    by, cause, "rejection window opened: requests got 429, and it has ended"
+                );
+            }
             Self::Goes { cause, openings, seconds } => warn!(
                 model,
                 cause,
@@ -133,6 +211,9 @@ impl WindowLine {
                 lasted_s = seconds,
                 "rejection window closed: no window has opened for 10 s"
             ),
+            Self::OrderEnded { cause, seconds } => {
+                info!(model, cause, lasted_s = seconds, "rejection window by hand ended");
+            }
         }
     }
 }
@@ -140,58 +221,86 @@ impl WindowLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_board::WindowOrigin;
 
     const POOL: PoolIndex = PoolIndex(0);
     const MS: u64 = 1_000_000;
-    const FULL: &str = "the queue is full";
 
-    fn cause() -> String {
-        FULL.to_owned()
+    fn cause(by: WindowOrigin) -> String {
+        format!("{by:?}")
     }
 
     fn at(ms: u64) -> NanosSinceStart {
         NanosSinceStart(ms * MS)
     }
 
+    fn lines(log: &mut WindowLog, windows: &Windows, ms: u64) -> Vec<WindowLine> {
+        log.lines(POOL, windows, cause, at(ms)).collect()
+    }
+
     #[test]
     fn a_busy_pool_has_a_line_first_a_line_a_minute_and_a_line_last() {
         let windows = Windows::new();
         let mut log = WindowLog::default();
-        assert_eq!(log.line(POOL, &windows, cause, at(0)), None, "no window");
-        let mut lines = Vec::new();
+        assert_eq!(lines(&mut log, &windows, 0), [], "no window");
+        let mut found = Vec::new();
         // A window of 50 ms every 500 ms, looked at every 100 ms, for 150 s. Then calm.
         for ms in (0..200_000).step_by(100) {
             if ms < 150_000 && ms % 500 == 50 - 50 {
                 windows.open(POOL, WindowOrigin::Here, at(ms + 20), at(ms + 70));
             }
-            lines.extend(log.line(POOL, &windows, cause, at(ms + 90)));
+            found.extend(lines(&mut log, &windows, ms + 90));
         }
-        let [opened, first, second, closed] = &lines[..] else { panic!("{lines:?}") };
-        assert!(matches!(opened, WindowLine::Opened { ends_in_ms: 0, .. }), "{opened:?}");
-        assert_eq!(*first, WindowLine::Goes { cause: cause(), openings: 121, seconds: 60 });
-        assert_eq!(*second, WindowLine::Goes { cause: cause(), openings: 241, seconds: 120 });
-        assert_eq!(*closed, WindowLine::Closed { cause: cause(), openings: 300, seconds: 149 });
+        let cause = || cause(WindowOrigin::Here);
+        // A window that has ended before the look has an opener all the same, and no end.
+        let opened = WindowLine::Opened { by: "here".to_owned(), cause: cause(), ends_in_ms: None };
+        let first = WindowLine::Goes { cause: cause(), openings: 121, seconds: 60 };
+        let second = WindowLine::Goes { cause: cause(), openings: 241, seconds: 120 };
+        let closed = WindowLine::Closed { cause: cause(), openings: 300, seconds: 149 };
+        assert_eq!(found, [opened, first, second, closed]);
     }
 
     #[test]
-    fn a_window_by_hand_has_its_opener_and_its_end() {
+    fn a_window_of_another_router_has_its_opener_and_its_end() {
         let windows = Windows::new();
         let mut log = WindowLog::default();
-        windows.open(POOL, WindowOrigin::Hand, at(0), at(30_000));
-        let opened = log.line(POOL, &windows, cause, at(10_000)).unwrap();
-        assert_eq!(
-            opened,
-            WindowLine::Opened { by: "hand".to_owned(), cause: cause(), ends_in_ms: 20_000 }
-        );
-        assert_eq!(log.line(POOL, &windows, cause, at(29_900)), None);
-        let closed = log.line(POOL, &windows, cause, at(39_900)).unwrap();
-        assert_eq!(closed, WindowLine::Closed { cause: cause(), openings: 1, seconds: 19 });
-        windows.open(POOL, WindowOrigin::Elsewhere, at(40_000), at(41_000));
-        let again = log.line(POOL, &windows, cause, at(40_000)).unwrap();
-        assert_eq!(
-            again,
-            WindowLine::Opened { by: "elsewhere".to_owned(), cause: cause(), ends_in_ms: 1_000 }
-        );
+        for (by, label) in
+            [(WindowOrigin::Elsewhere, "elsewhere"), (WindowOrigin::HandElsewhere, "hand")]
+        {
+            windows.open(POOL, by, at(0), at(1_000));
+            let opened = WindowLine::Opened {
+                by: label.to_owned(),
+                cause: cause(by),
+                ends_in_ms: Some(990),
+            };
+            assert_eq!(lines(&mut log, &windows, 10), [opened]);
+            windows.close(POOL, by, at(20));
+        }
+        let ended =
+            WindowLine::OrderEnded { cause: cause(WindowOrigin::HandElsewhere), seconds: 0 };
+        assert_eq!(lines(&mut log, &windows, 30), [ended], "no order of this router has a line");
+        let cause = cause(WindowOrigin::Elsewhere);
+        let closed = WindowLine::Closed { cause, openings: 1, seconds: 0 };
+        assert_eq!(lines(&mut log, &windows, 10_010), [closed]);
+    }
+
+    /// The order of an operator has a line with its caller, at its beginning and at a close.
+    #[test]
+    fn a_window_by_hand_has_no_line_beside_its_order_but_at_the_end_of_its_time() {
+        let windows = Windows::new();
+        let mut log = WindowLog::default();
+        windows.set_end(POOL, WindowOrigin::Hand, at(0), at(90_000));
+        assert_eq!(lines(&mut log, &windows, 10), [], "the order has its line");
+        let goes = WindowLine::Goes { cause: cause(WindowOrigin::Hand), openings: 1, seconds: 60 };
+        assert_eq!(lines(&mut log, &windows, 60_010), [goes]);
+        assert_eq!(lines(&mut log, &windows, 89_900), []);
+        let ended = WindowLine::OrderEnded { cause: cause(WindowOrigin::Hand), seconds: 89 };
+        assert_eq!(lines(&mut log, &windows, 90_010), [ended]);
+        assert_eq!(lines(&mut log, &windows, 110_000), []);
+        windows.set_end(POOL, WindowOrigin::Hand, at(120_000), at(180_000));
+        assert_eq!(lines(&mut log, &windows, 120_010), []);
+        windows.close(POOL, WindowOrigin::Hand, at(130_000));
+        for ms in (130_010..200_000).step_by(100) {
+            assert_eq!(lines(&mut log, &windows, ms), [], "the close has its line");
+        }
     }
 }

@@ -83,10 +83,15 @@ impl Stages {
             return Ok(());
         }
         // Only pools that answer clients count: a closed prefill pool alone closes nothing.
-        let mut pools = fleet.answering_pools().peekable();
-        let first = pools.peek().map(|&(pool, _)| pool);
-        let all = pools.all(|(pool, _)| self.is_closed_to(fleet, pool, now, new_request.tenant));
-        match first.filter(|_| all) {
+        let pools = || fleet.answering_pools().map(|(pool, _)| pool);
+        if !pools().all(|pool| self.is_closed_to(fleet, pool, now, new_request.tenant)) {
+            return Ok(());
+        }
+        // The model is unknown. Where an operator closed only some of the pools, the request may be
+        // for a full pool: the refusal names the lack of room.
+        let is_full =
+            |pool: &PoolIndex| self.loads.board.windows().open_by_hand_until(*pool, now).is_none();
+        match pools().find(is_full).or_else(|| pools().next()) {
             Some(pool) if self.draw(fleet, new_request) => Err(self.window(fleet, pool, now)),
             _ => Ok(()),
         }
@@ -128,7 +133,9 @@ impl Stages {
             Some(_) => self.later_by_chance(by_hand),
             None => self.later_by_chance(left),
         };
-        Refusal::new(Reason::RejectedWindow).with_retry_after(after)
+        let is_order = !by_hand.is_zero();
+        let reason = if is_order { Reason::RejectedByOperator } else { Reason::RejectedWindow };
+        Refusal::new(reason).with_retry_after(after)
     }
 
     /// Opens the rejection window of a pool that has no room for any new request.
@@ -384,6 +391,31 @@ mod tests {
             let waits = refuse(&mut stages, &fleet, origin, start, 30 * second);
             let is_rest = waits.iter().all(|(wait, left)| wait >= left);
             assert_eq!(is_rest, WindowOrigin::BY_HAND.contains(&origin), "{origin:?} {waits:?}");
+        }
+    }
+
+    /// The refusal by the window of an operator is an order, and no lack of room. Before the model
+    /// is known, a refusal is an order only if operators closed all pools.
+    #[test]
+    fn a_refusal_by_an_operator_has_a_reason_of_its_own() {
+        let fleet = two_pools();
+        let pools: Vec<PoolIndex> = fleet.answering_pools().map(|(pool, _)| pool).collect();
+        let [first, second] = pools[..] else { panic!("{pools:?}") };
+        let now = NanosSinceStart(1);
+        let end = NanosSinceStart(9);
+        let new_request = || NewRequest::of(TenantPart::ONLY);
+        for origin in WindowOrigin::ALL {
+            let by_hand = WindowOrigin::BY_HAND.contains(&origin);
+            let wanted = if by_hand { Reason::RejectedByOperator } else { Reason::RejectedWindow };
+            let mut stages = stages(&fleet);
+            stages.loads.board.windows().open(first, origin, now, end);
+            let of_pool = stages.window_of(&fleet, first, now, &mut new_request());
+            assert_eq!(of_pool.unwrap_err().reason(), wanted, "{origin:?}");
+            assert!(stages.window_of(&fleet, second, now, &mut new_request()).is_ok());
+            assert!(stages.windows_of_all(&fleet, now, &mut new_request()).is_ok());
+            stages.loads.board.windows().open(second, WindowOrigin::Hand, now, end);
+            let of_all = stages.windows_of_all(&fleet, now, &mut new_request());
+            assert_eq!(of_all.unwrap_err().reason(), wanted, "{origin:?}, and an order");
         }
     }
 

@@ -117,9 +117,12 @@ reasons! {
     /// No rank has room and the queue is full.
     RejectedQueueFull = 429 "rejected-queue-full"
         "All workers of this model are busy and the queue for them is full. Try again later.",
-    /// A rejection window is open.
+    /// The rejection window of a full pool is open, here or at another replica.
     RejectedWindow = 429 "rejected-window"
         "New requests for this model are refused for a moment. Try again later.",
+    /// The rejection window of an operator is open.
+    RejectedByOperator = 429 "rejected-by-operator"
+        "An operator has closed this model to new requests for a while. Try again later.",
     /// `limits.kv_demand_percent` is reached.
     RejectedDemand = 429 "rejected-demand"
         "The requests under way need all the memory that this model's workers have. Try again later.",
@@ -166,7 +169,7 @@ impl Reason {
     }
 
     /// True if the router or its workers lack room, time or health. False: the fault of the
-    /// request, of its caller, or of a tenant past a limit of its own.
+    /// request, of its caller, or of a tenant past a limit of its own, and an order of an operator.
     #[must_use]
     pub const fn is_shortage(self) -> bool {
         match self {
@@ -201,6 +204,7 @@ impl Reason {
             | Self::BodyTooSlow
             | Self::ExpectationFailed
             | Self::RejectedAddress
+            | Self::RejectedByOperator
             | Self::RejectedRequests
             | Self::RejectedTokens
             | Self::RejectedTooManyTokens
@@ -269,15 +273,15 @@ mod tests {
         }
     }
 
-    /// M2: a client that errs, and a tenant past its quota, leave the router ready.
+    /// M2: a client that errs, a tenant past its quota and an order leave the router ready.
     #[test]
-    fn a_quota_and_a_fault_of_the_client_are_no_shortage() {
+    fn a_quota_an_order_and_a_fault_of_the_client_are_no_shortage() {
         for reason in Reason::ALL {
             let status = reason.status();
             let is_quota = reason.message().contains("Your ")
                 || reason.message().contains("You ")
                 || reason.message().contains("you may")
-                || reason == Reason::RejectedAddress;
+                || matches!(reason, Reason::RejectedAddress | Reason::RejectedByOperator);
             let is_clients = (400..500).contains(&status) && status != 429 || is_quota;
             // The client's deadline passed in the router's queue.
             let is_clients = is_clients && reason != Reason::RequestDeadline;
