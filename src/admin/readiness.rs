@@ -209,6 +209,18 @@ pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<Str
     (count > 0).then(|| format!("{count} of {all} ranks have no KV events: {}", named(names)))
 }
 
+/// Ranks of workers that are up, with KV events that may belong to another rank.
+#[must_use]
+pub fn suspect_feeds(fleet: &FleetSnapshot) -> Option<String> {
+    let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
+    let up: Vec<_> = up.collect();
+    let all = up.len();
+    let suspect = up.iter().filter(|(_, rank, _)| rank.feed_suspicion.is_some());
+    let names: Vec<&str> = suspect.map(|(_, _, worker)| &*worker.name).collect();
+    let count = names.len();
+    (count > 0).then(|| format!("{count} of {all} ranks have suspect KV events: {}", named(names)))
+}
+
 /// Days before the end of a certificate in which it is a concern.
 const CERTIFICATE_DAYS: u64 = 14;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
@@ -239,9 +251,11 @@ fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::workers::rank_fault;
     use forebay_board::{EjectReason, WindowOrigin};
-    use forebay_fleet::worker::RoomLimits;
     use forebay_fleet::worker::test_support::two_pools;
+    use forebay_fleet::worker::{FeedSuspicion, Rank, RoomLimits, Worker};
+    use std::sync::Arc;
 
     #[test]
     fn a_certificate_is_a_concern_for_two_weeks() {
@@ -281,6 +295,37 @@ mod tests {
         assert_eq!(concerns(&fleet)[0], wanted);
         fleet.workers[0].state = WorkerState::Draining { answers: true, moves: false };
         assert_eq!(concerns(&fleet).len(), 1);
+    }
+
+    /// Issue 39: suspect KV events were a line of the log alone. A drained worker is no concern.
+    #[test]
+    fn suspect_kv_events_are_a_concern_and_a_fault_of_the_rank() {
+        let mut fleet = two_pools();
+        assert_eq!(suspect_feeds(&fleet), None);
+        let suspicion = |announced: Option<&str>| FeedSuspicion {
+            endpoint: "tcp://h:9".into(),
+            other: "b".into(),
+            other_worker: WorkerIndex(0),
+            announced: announced.map(Into::into),
+        };
+        fleet.ranks[0].feed_suspicion = Some(Arc::new(suspicion(None)));
+        let all = fleet.present().count();
+        let name = &fleet.workers[0].name;
+        let wanted = format!("1 of {all} ranks have suspect KV events: {name}");
+        assert_eq!(suspect_feeds(&fleet), Some(wanted));
+        let board = LoadBoard::new();
+        let fault = |rank: &Rank, worker: &Worker| {
+            rank_fault(board.rank(RankIndex(0)).unwrap(), rank, worker, None, NanosSinceStart(1))
+        };
+        let doubled = fault(&fleet.ranks[0], &fleet.workers[0]).unwrap();
+        assert!(doubled.contains("tcp://h:9 is followed for b too; set `kv_events`"), "{doubled}");
+        fleet.ranks[0].feed_suspicion = Some(Arc::new(suspicion(Some("tcp://h:7"))));
+        let crossed = fault(&fleet.ranks[0], &fleet.workers[0]).unwrap();
+        assert!(crossed.contains("KV events of b") && crossed.contains("tcp://h:7"), "{crossed}");
+        assert_eq!(fault(&fleet.ranks[1], &fleet.workers[0]), None);
+        fleet.workers[0].state = WorkerState::Draining { answers: false, moves: false };
+        assert_eq!(suspect_feeds(&fleet), None);
+        assert_eq!(fault(&fleet.ranks[0], &fleet.workers[0]), None);
     }
 
     /// M2: what an operator ordered is no fault: the router refuses, and is not degraded.

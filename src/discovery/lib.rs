@@ -37,6 +37,7 @@ pub use descriptions::description::{
 pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use descriptions::missing_features::{MissingFeature, lacks};
+pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, suspect_feeds};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};

@@ -68,6 +68,7 @@ fn scene(words: &str) -> Scene {
             running_max: 0,
             limit_source: LimitSource::Declared,
             kv_feed_live: false,
+            feed_suspicion: None,
             role,
             kv_transfer: (role == Role::Prefill).then_some(kv_transfer),
             kv_flow: None,

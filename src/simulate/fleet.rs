@@ -119,6 +119,7 @@ pub(crate) fn fleet(
         running_max: declared(rank, plan),
         limit_source: places(rank, plan, config).source,
         kv_feed_live: true,
+        feed_suspicion: None,
         role: role(plan, rank),
         kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         kv_flow: None,

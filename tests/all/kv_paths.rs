@@ -244,6 +244,7 @@ pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
         running_max: 0,
         limit_source: LimitSource::Declared,
         kv_feed_live: true,
+        feed_suspicion: None,
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,

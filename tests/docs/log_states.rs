@@ -26,7 +26,7 @@ const STATES: [(&str, &str); 55] = [
     ("nothing learnt of workers", "the fault ends: no source of workers any more"),
     ("workers not added", "the fault ends: no source of workers any more"),
     ("no worker serves the model behind a name", "no name of `[[model]]` lacks this model"),
-    ("two workers have the KV events of each other", "two workers have KV events of their own"),
+    ("suspect KV events: predictions for this rank", "KV events are suspect no more"),
     ("workers not added", "all workers of the source are added"),
     ("{fault}; tried again until it is", "`workers_state` {}: written again"),
     ("the models of the workers are not kept", "the models of the workers are kept again"),

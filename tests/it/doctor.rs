@@ -179,8 +179,34 @@ fn events_at_a_port_of_another_kind_are_found() {
     assert!(found.starts_with("ok, "), "{said}");
 }
 
+/// Issue 39: workers with each other's endpoints, and an endpoint of two workers.
+#[test]
+fn suspect_kv_events_are_found() {
+    let engines = [(); 2].map(|()| engine(|_| {}));
+    let places = [&engines[0], &engines[1]].map(|engine| engine_endpoint(engine, "endpoint"));
+    let [first, second] = &places;
+    let found = |endpoints: [&String; 2]| {
+        let tables = engines.iter().zip(endpoints).map(|(engine, endpoint)| {
+            format!("[[worker]]\nurl = \"{}\"\nkv_events = [\"{endpoint}\"]\n", engine.url())
+        });
+        let (_, said) = doctor("", &(before(&[], "") + &tables.collect::<String>()));
+        let worker = format!("worker {}", engines[0].url());
+        of(&said, &worker).join("\n")
+    };
+    let other = engines[1].url();
+    let crossed = found([second, first]);
+    let cause = format!("{second} has the KV events of {other}");
+    assert!(
+        crossed.contains(&cause) && crossed.contains(&format!("announces {first}")),
+        "{crossed}"
+    );
+    let shared = found([second, second]);
+    assert!(shared.contains(&format!("{second} is followed for {other} too")), "{shared}");
+    assert!(found([first, second]).starts_with("ok, "));
+}
+
 /// An endpoint that the engine reports.
-fn engine_endpoint(engine: &EngineHandle, key: &str) -> String {
+pub(crate) fn engine_endpoint(engine: &EngineHandle, key: &str) -> String {
     let sources = get(engine.addr(), "/kv_event_sources");
     let sources: serde_json::Value = serde_json::from_slice(&sources.body).unwrap();
     sources["0"][key].as_str().expect(key).replace("//*:", "//127.0.0.1:")

@@ -92,6 +92,7 @@ mod srv;
 mod start;
 mod starvation;
 mod stored_responses;
+mod suspect_feeds;
 mod tenants;
 mod tiers_and_adapters;
 mod tls_clients;

@@ -1,8 +1,10 @@
-//! Faults of a rank that is up: requests fail there, it is paused, or its KV events are missing.
+//! Faults of a rank that is up: requests fail there, it is paused, or its KV events are missing or
+//! suspect.
 //! `/workers`, the live page and the log have the same words.
 
 use forebay_base::NanosSinceStart;
 use forebay_board::{EjectReason, HeldFailures, RankLoad};
+use forebay_fleet::worker::FeedSuspicion;
 use forebay_kv_events::{FeedState, FeedStatus};
 
 /// Failures without a success between them after which a rank that is not paused is a concern, in
@@ -76,6 +78,12 @@ pub(crate) fn request_fault(
 pub(crate) fn feed_fault(feed: &FeedStatus) -> Option<String> {
     let fault = feed.fault().filter(|_| feed.state() == FeedState::Connecting)?;
     Some(format!("no KV events: {fault}; correct `kv_events`, or the publisher of the engine"))
+}
+
+/// Why the KV events of the rank may belong to another rank, and what to do.
+#[must_use]
+pub(crate) fn suspicion_fault(suspicion: &FeedSuspicion) -> String {
+    format!("suspect KV events: {}; {}", suspicion.cause(), suspicion.help())
 }
 
 /// Callers that the failures of a rank count for. A fault of the whole rank counts for all

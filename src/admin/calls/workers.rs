@@ -1,6 +1,6 @@
 //! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
-use super::rank_faults::{callers, feed_fault, request_fault};
+use super::rank_faults::{callers, feed_fault, request_fault, suspicion_fault};
 use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSource, WorkerSources};
@@ -130,23 +130,26 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
     }))
 }
 
-/// Why requests fail on the rank, or why it has no KV events.
+/// Why requests fail on the rank, why it has no KV events, or why these are suspect.
 fn fault(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<String> {
     let FleetView { fleet, board, now, .. } = sources.fleet;
     let worker = fleet.workers.get(rank.worker.index())?;
-    rank_fault(board.rank(index)?, worker, sources.feeds.status(index), now)
+    rank_fault(board.rank(index)?, rank, worker, sources.feeds.status(index), now)
 }
 
 /// The first fault of a rank of a worker that is up. A worker that is not up has its own reason.
 pub(crate) fn rank_fault(
     load: &RankLoad,
+    rank: &Rank,
     worker: &Worker,
     feed: Option<&FeedStatus>,
     now: NanosSinceStart,
 ) -> Option<String> {
     let is_up = state(worker.state) == "up";
     let of_requests = || request_fault(load, worker.api_key.is_some(), now);
-    is_up.then(|| of_requests().or_else(|| feed.and_then(feed_fault))).flatten()
+    let of_feed = || feed.and_then(feed_fault);
+    let of_endpoint = || rank.feed_suspicion.as_deref().map(suspicion_fault);
+    is_up.then(|| of_requests().or_else(of_feed).or_else(of_endpoint)).flatten()
 }
 
 /// Failures recorded against a rank: for which callers and models, and until when.

@@ -158,17 +158,27 @@ impl Events {
     ) {
         let mut found = 0_usize;
         let mut lost = 0_usize;
+        let mut suspected = 0_usize;
+        let mut cleared = 0_usize;
         for (position, rank) in after.ranks.iter().enumerate() {
             if rank.worker == worker {
                 let was = before.ranks.get(position).is_some_and(|rank| rank.kv_feed_live);
                 found += usize::from(rank.kv_feed_live && !was);
                 lost += usize::from(!rank.kv_feed_live && was);
+                let was = before.ranks.get(position);
+                let was = was.is_some_and(|rank| rank.feed_suspicion.is_some());
+                let is = rank.feed_suspicion.is_some();
+                suspected += usize::from(is && !was);
+                cleared += usize::from(!is && was);
             }
         }
         let name = after.workers.get(worker.index()).map_or("", |worker| &*worker.name);
-        for (kind, words, count) in
-            [("feed", "follows the KV events of", found), ("lost", "lost the KV events of", lost)]
-        {
+        for (kind, words, count) in [
+            ("feed", "follows the KV events of", found),
+            ("lost", "lost the KV events of", lost),
+            ("suspected", "suspect KV events of", suspected),
+            ("cleared", "no longer suspect: KV events of", cleared),
+        ] {
             self.push_ranks(&FeedChange { kind, worker, name, words, count }, now);
         }
     }
@@ -242,7 +252,9 @@ fn ranks(count: usize) -> String {
 mod tests {
     use super::*;
     use forebay_board::WindowOrigin;
+    use forebay_fleet::worker::FeedSuspicion;
     use forebay_fleet::worker::test_support::two_pools;
+    use std::sync::Arc;
 
     const NOW: NanosSinceStart = NanosSinceStart(0);
 
@@ -281,6 +293,32 @@ mod tests {
         let wanted = ["joined", "up", "down", "up", "feed", "lost", "drain", "undrain", "left"];
         assert_eq!(kinds(&events), wanted);
         assert_eq!(events.kept[4].text, "w: follows the KV events of 1 rank");
+    }
+
+    /// Issue 39: suspect KV events were a line of the log alone.
+    #[test]
+    fn suspect_kv_events_begin_and_end() {
+        let suspicion = FeedSuspicion {
+            endpoint: "tcp://h:9".into(),
+            other: "b".into(),
+            other_worker: WorkerIndex(1),
+            announced: None,
+        };
+        let suspicion = Arc::new(suspicion);
+        let mut events = Events::default();
+        let mut before = two_pools();
+        for suspects in [0, 2, 2, 1, 0] {
+            let mut after = two_pools();
+            let ranks = after.ranks.iter_mut().take(suspects);
+            ranks.for_each(|rank| rank.feed_suspicion = Some(Arc::clone(&suspicion)));
+            events.compare(&before, &after, NOW);
+            before = after;
+        }
+        let texts: Vec<&str> = events.kept.iter().map(|event| &*event.text).collect();
+        let wanted =
+            ["w: suspect KV events of 2 ranks", "w: no longer suspect: KV events of 2 ranks"];
+        assert_eq!(texts, wanted);
+        assert_eq!(kinds(&events), ["suspected", "cleared"]);
     }
 
     /// M1: a fleet that dies does not bury the other events, and each worker counts.

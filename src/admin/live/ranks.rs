@@ -45,9 +45,9 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
         }))
     });
     columns.insert("feed".to_owned(), feeds.collect());
-    let faults = fleet.present().map(|(index, _, worker)| {
+    let faults = fleet.present().map(|(index, rank, worker)| {
         let feed = sources.feeds.status(index);
-        json!(board.rank(index).and_then(|load| rank_fault(load, worker, feed, now)))
+        json!(board.rank(index).and_then(|load| rank_fault(load, rank, worker, feed, now)))
     });
     columns.insert("fault".to_owned(), faults.collect());
     Value::Object(columns)

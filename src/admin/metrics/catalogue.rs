@@ -126,6 +126,12 @@ catalogue! {
                 s.feeds.status(rank)?;
                 s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into())
             });
+        /// 1 while a rank's endpoint shows KV events of another rank; left out without an endpoint.
+        KV_FEED_SUSPECT = Gauge "kv_feed_suspect" ["worker", "dp_rank"]
+            Ranks(|s, rank| {
+                s.feeds.status(rank)?;
+                s.fleet.fleet.rank(rank).map(|(rank, _)| rank.feed_suspicion.is_some().into())
+            });
         /// 1 while the overlap predicted for a rank is an upper bound: hybrid models, KV pools.
         KV_OVERLAP_UPPER_BOUND = Gauge "kv_overlap_upper_bound" ["worker", "dp_rank"]
             Ranks(|s, rank| {

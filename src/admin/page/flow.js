@@ -206,7 +206,7 @@ export class Tenants {
 const GLYPHS = {
   joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
   opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
-  failing: "!", serving: "●",
+  failing: "!", serving: "●", suspected: "!", cleared: "≈",
 };
 
 export class Events {

@@ -6,10 +6,11 @@ use crate::cli::findings;
 use crate::cli::process::{failed, plain, run_local};
 use clap::Args;
 use forebay_base::{Clock, WorkerIndex};
-use forebay_config::{Config, ConfigSource, DiscoveryConfig, Flags, WorkerUrl};
+use forebay_config::{Config, ConfigSource, DiscoveryConfig, EngineAddress, Flags, WorkerUrl};
 use forebay_discovery::{
-    Description, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers, ProbeFactory,
-    SignsOfLife, WorkerClients, is_answer, trouble_help, workers_of_name,
+    Description, EventSubject, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers,
+    ProbeFactory, SignsOfLife, SuspectFeed, WorkerClients, is_answer, suspect_feeds, trouble_help,
+    workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use std::io::{self, Write};
@@ -84,7 +85,10 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     }
     let config = Arc::new(config);
     let for_kv = config.policy.uses_overlap();
-    let examined = run_local(examine_all(&config, for_kv))??;
+    let mut examined = run_local(examine_all(&config, for_kv))??;
+    if for_kv {
+        add_suspicions(&config, &mut examined);
+    }
     for (name, examined) in &examined {
         let (about, lacks) = match examined {
             Ok(examined) => {
@@ -122,6 +126,28 @@ fn unusable(why: &str) -> String {
         format!("answers, and is not usable: {why}")
     } else {
         format!("not reached: {why}")
+    }
+}
+
+/// Adds findings about ranks with KV events that may belong to another rank.
+fn add_suspicions(config: &Config, examined: &mut [ExaminedWorker]) {
+    let engine = |url: &str| {
+        let table = config.workers.iter().find(|worker| worker.url == *url)?;
+        Some(EngineAddress::of(&WorkerUrl::parse(url).ok()?, table.tls.tls_name.as_deref()))
+    };
+    let engines: Vec<Option<EngineAddress>> = examined.iter().map(|(url, _)| engine(url)).collect();
+    let mut subjects = Vec::new();
+    for (place, ((name, found), engine)) in examined.iter().zip(&engines).enumerate() {
+        let worker = WorkerIndex::try_from_index(place);
+        let (Some(worker), Ok(found), Some(engine)) = (worker, found, engine) else { continue };
+        let Examination { address, description, .. } = found;
+        subjects.push(EventSubject { worker, name, engine, address: *address, description });
+    }
+    for SuspectFeed { worker, suspicion, .. } in suspect_feeds(&subjects) {
+        if let Some((_, Ok(found))) = examined.get_mut(worker.index()) {
+            let what = format!("suspect KV events: {}", suspicion.cause());
+            found.lacks.push(MissingFeature { what, help: suspicion.help().to_owned() });
+        }
     }
 }
 

@@ -191,15 +191,7 @@ fn leads_to(address: SocketAddr, own: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::keys::flags::Flags;
-    use crate::load::{ConfigText, load};
-
-    /// Warnings too.
-    fn findings(text: &str) -> Vec<String> {
-        let text = format!("{text}\n[[worker]]\nurl = \"http://a:1\"\n");
-        let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
-        loaded.findings.iter().map(ToString::to_string).collect()
-    }
+    use crate::checks::test_findings::findings;
 
     #[test]
     fn a_worker_that_is_the_router_is_found() {

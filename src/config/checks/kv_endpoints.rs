@@ -4,7 +4,8 @@ use super::check::Check;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine_address::EngineHost;
 use crate::values::url::WorkerUrl;
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
 
 impl Check<'_> {
     /// Endpoints that are no ZMQ endpoints, that are HTTP ports of workers, or that publish for
@@ -12,7 +13,7 @@ impl Check<'_> {
     pub(crate) fn kv_endpoints(&mut self, workers: &[WorkerConfig]) {
         let urls = workers.iter().filter_map(|worker| WorkerUrl::parse(&worker.url).ok());
         let urls: Vec<WorkerUrl> = urls.collect();
-        let mut publishers = HashSet::new();
+        let mut publishers = HashMap::new();
         for (position, worker) in workers.iter().enumerate() {
             for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
                 let key_path = format!("worker.{position}.{key}");
@@ -27,9 +28,12 @@ impl Check<'_> {
                     }
                 }
             }
-            let topic = &worker.kv_topic;
             let mut endpoints = worker.kv_events.iter();
-            if let Some(endpoint) = endpoints.find(|one| !publishers.insert((*one, topic))) {
+            let of_other = endpoints.find(|&endpoint| {
+                let publisher = (PublisherAddress::of(endpoint, worker), &worker.kv_topic);
+                *publishers.entry(publisher).or_insert(position) != position
+            });
+            if let Some(endpoint) = of_other {
                 let what = format!("{endpoint} publishes the KV events of another worker too");
                 let help = "write the endpoint of each worker's engine, or a `kv_topic` of its own";
                 self.warning(&format!("worker.{position}.kv_events"), what, help);
@@ -38,8 +42,29 @@ impl Check<'_> {
     }
 }
 
-/// The `url` with the host and the port of the endpoint. `*` is the worker's own host.
-fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Option<String> {
+/// An endpoint in comparable form.
+#[derive(PartialEq, Eq, Hash)]
+enum PublisherAddress<'a> {
+    /// TCP, to which the router connects.
+    Tcp(EngineHost, u16),
+    /// A Unix socket, or an endpoint that the engine connects to.
+    Text(&'a str),
+}
+
+impl<'a> PublisherAddress<'a> {
+    fn of(endpoint: &'a str, worker: &WorkerConfig) -> Self {
+        match tcp_place(endpoint, worker) {
+            Some((EngineHost::Localhost, port)) => {
+                Self::Tcp(EngineHost::Address(Ipv4Addr::LOCALHOST.into()), port)
+            }
+            Some((host, port)) => Self::Tcp(host, port),
+            None => Self::Text(endpoint),
+        }
+    }
+}
+
+/// Host and port that the router connects to. A wildcard is the worker's own host.
+fn tcp_place(endpoint: &str, worker: &WorkerConfig) -> Option<(EngineHost, u16)> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -47,7 +72,12 @@ fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Optio
         "*" | "0.0.0.0" | "::" => WorkerUrl::parse(&worker.url).ok()?.host,
         host => host.to_owned(),
     };
-    let host = EngineHost::of(&host);
+    Some((EngineHost::of(&host), port))
+}
+
+/// The `url` with the host and the port of the endpoint.
+fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Option<String> {
+    let (host, port) = tcp_place(endpoint, worker)?;
     let is_it = |url: &&WorkerUrl| url.port == port && host.is_same(&EngineHost::of(&url.host));
     urls.iter().find(is_it).map(WorkerUrl::text)
 }
@@ -87,5 +117,31 @@ mod tests {
         {
             assert_eq!(found("kv_events", right), 0, "{right}");
         }
+    }
+
+    /// Issue 39: a wildcard is another host for each worker, and a relay sends several ranks of a
+    /// worker. Spellings of a host are not compared as text.
+    #[test]
+    fn an_endpoint_of_two_workers_is_found_in_any_spelling() {
+        let found = |urls: [&str; 2], endpoints: [&str; 2]| {
+            let worker = |(url, endpoint)| {
+                format!("[[worker]]\nurl = \"http://{url}\"\nkv_events = [{endpoint}]\n")
+            };
+            let text: String = urls.into_iter().zip(endpoints).map(worker).collect();
+            let found = findings(&text);
+            found.into_iter().filter(|one| one.contains("of another worker too")).count()
+        };
+        let hosts = ["gpu1:8000", "gpu2:8000"];
+        let ports = ["gpu1:8000", "gpu1:8001"];
+        let any = "\"tcp://*:5557\"";
+        assert_eq!(found(hosts, [any, any]), 0);
+        assert_eq!(found(ports, [any, any]), 1);
+        assert_eq!(found(hosts, [any, "\"tcp://GPU1:5557\""]), 1);
+        assert_eq!(found(hosts, ["\"tcp://localhost:1\"", "\"tcp://127.0.0.1:1\""]), 1);
+        assert_eq!(found(hosts, ["\"ipc:///a\"", "\"ipc:///a\""]), 1);
+        assert_eq!(found(hosts, ["\"ipc:///a\"", "\"ipc:///b\""]), 0);
+        let relay = "\"tcp://relay:1\", \"tcp://relay:1\"";
+        assert_eq!(found(hosts, [relay, any]), 0);
+        assert_eq!(found(hosts, [relay, "\"tcp://relay:1\""]), 1);
     }
 }

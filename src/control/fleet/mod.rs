@@ -4,7 +4,6 @@
 //! index, and serve nothing. A removed worker keeps its place for its address.
 
 mod cards;
-mod crossed_feeds;
 mod engine_seat;
 mod known_models;
 mod model_state;
@@ -18,6 +17,7 @@ mod serving_models;
 mod sharing;
 mod snapshot;
 mod sleep;
+mod suspicions;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -26,7 +26,6 @@ mod tier_numbers;
 mod worker_settings;
 
 pub(super) use cards::{ModelLength, UnequalLengths};
-pub(super) use crossed_feeds::CrossedFeeds;
 pub(super) use known_models::ListNews;
 pub(super) use plans::FeedPlan;
 pub(super) use remembered_worker::RememberedWorker;

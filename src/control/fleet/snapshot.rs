@@ -124,6 +124,7 @@ impl Fleet {
             },
         };
         pools::assign(&mut snapshot);
+        self.add_suspicions(&mut snapshot);
         snapshot.check_invariants();
         snapshot
     }
@@ -154,6 +155,7 @@ impl Fleet {
             running_max,
             limit_source: places.source,
             kv_feed_live: known.feed_live,
+            feed_suspicion: None,
             role,
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             kv_flow: worker.and_then(|worker| worker.kv_flow(role)),

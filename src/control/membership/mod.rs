@@ -239,7 +239,6 @@ impl Membership {
                 let before = self.fleet.model_names(worker);
                 let sharing = self.fleet.sharing_models();
                 let unequal = self.fleet.unequal_lengths();
-                let crossed = self.fleet.crossed_feeds();
                 let is_other = self.fleet.is_other_engine(worker, &description);
                 let left = self.fleet.describe(worker, address, description, texts);
                 if is_other {
@@ -247,7 +246,6 @@ impl Membership {
                 }
                 model_log::log_list(&mut self.fleet, config, worker);
                 model_log::log_other_models(&self.fleet, config, worker, &before);
-                model_log::log_crossed(&crossed, &self.fleet.crossed_feeds());
                 model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
                     let dir = config.model_dir.as_deref();

@@ -1,7 +1,7 @@
 //! Log lines about models: tokenizers, chat templates, lengths, lists.
 
 use super::super::fleet::{
-    CrossedFeeds, Fleet, ListNews, ModelLength, OmittedParts, SharedEngine, UnequalLengths,
+    Fleet, ListNews, ModelLength, OmittedParts, SharedEngine, UnequalLengths,
 };
 use forebay_base::WorkerIndex;
 use forebay_config::Config;
@@ -52,26 +52,6 @@ pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
             "workers serve this model with different `max_model_len`: its card has the shortest, \
              and longer prompts fail at some workers; start them with the same length, or serve \
              the model under two names"
-        );
-    }
-}
-
-/// Logs pairs of workers that have each other's KV events, and pairs that no longer do.
-pub(super) fn log_crossed(before: &[CrossedFeeds], now: &[CrossedFeeds]) {
-    for CrossedFeeds { first, second } in now.iter().filter(|pair| !before.contains(pair)) {
-        warn!(
-            worker = &**first,
-            other = &**second,
-            help = "swap `kv_events` and `replay` of the two workers, or remove both keys: their \
-                    engines announce the endpoints",
-            "two workers have the KV events of each other: predictions are wrong for both"
-        );
-    }
-    for CrossedFeeds { first, second } in before.iter().filter(|pair| !now.contains(pair)) {
-        info!(
-            worker = &**first,
-            other = &**second,
-            "two workers have KV events of their own again"
         );
     }
 }

@@ -4,6 +4,7 @@
 
 mod owners;
 mod slow_start;
+mod suspicion_log;
 mod window_log;
 
 pub(super) use owners::Owners;
@@ -81,6 +82,7 @@ impl Publication {
             let help = "`forebay workers` has the reason of each worker, and what to do";
             error!(reason, help, "not ready: requests are refused until a worker is up");
         }
+        suspicion_log::log_suspicions(&self.fleet, &fleet);
         self.live.changed(&self.fleet, env.clock.now(), &fleet);
         self.fleet = Arc::new(fleet);
         env.board.set_queues(&self.fleet);
@@ -216,8 +218,9 @@ impl Publication {
         let certificates = PortCertificate::of("listen", acceptor);
         let certificates = certificates.chain(PortCertificate::of("admin", of_admin.as_ref()));
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
+        let suspect = forebay_admin::suspect_feeds(&self.fleet);
         let not_reloaded = owners.lifecycle.refused_reload();
-        let further = not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed);
+        let further = not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())

@@ -13,6 +13,7 @@ use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, SocketError, SocketKind, ZmqEndpoint, ZmqSource};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ const WITHOUT_TEMPLATE: [&str; 1] = ["deepseek_v32"];
 /// Result of an examination.
 #[derive(Clone, Debug)]
 pub struct Examination {
+    /// Address that the host of the worker resolved to.
+    pub address: SocketAddr,
     pub description: Description,
     /// Matching of chats of its models, where they have no chat template or do not use it.
     pub chat_notes: Vec<String>,
@@ -40,7 +43,7 @@ impl Probe {
     /// # Errors
     /// The reason why the worker cannot be described.
     pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
-        let WorkerLook { description, texts, .. } = self.look().await?;
+        let WorkerLook { address, description, texts } = self.look().await?;
         let mut found = Vec::new();
         if for_kv {
             found = lacks(&description, &texts);
@@ -48,7 +51,7 @@ impl Probe {
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
             found.extend(texts.iter().flat_map(|(model, text)| missing_files(model, text)));
         }
-        Ok(Examination { description, chat_notes: chat_notes(&texts), lacks: found })
+        Ok(Examination { address, description, chat_notes: chat_notes(&texts), lacks: found })
     }
 }
 

@@ -9,3 +9,4 @@ pub(crate) mod examination;
 pub(crate) mod kv_source;
 pub(crate) mod missing_features;
 pub(crate) mod registry;
+pub(crate) mod suspect_feeds;

@@ -1,6 +1,7 @@
 //! The fleet as an immutable snapshot: workers, ranks, models and pools. The control plane
 //! publishes a snapshot per change.
 
+use super::FeedSuspicion;
 use super::KvTransfer;
 use super::Leg;
 use super::LimitSource;
@@ -191,6 +192,8 @@ pub struct Rank {
     pub limit_source: LimitSource,
     /// True while a KV event stream is connected; without KV events the overlap is unknown.
     pub kv_feed_live: bool,
+    /// The followed events may belong to another rank.
+    pub feed_suspicion: Option<Arc<FeedSuspicion>>,
     pub role: Role,
     /// KV transfer mode of a prefill rank; `None` while unknown. Without a mode the rank gets no
     /// legs.

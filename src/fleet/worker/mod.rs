@@ -1,6 +1,7 @@
 //! The fleet snapshot: workers, ranks, models, pools and sessions, and the rules that read nothing
 //! else.
 
+mod feed_suspicion;
 mod fleet;
 mod generation;
 mod kv_transfer;
@@ -15,6 +16,7 @@ mod session;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
 
+pub use feed_suspicion::FeedSuspicion;
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use generation::WorkerGeneration;
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};

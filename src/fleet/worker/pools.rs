@@ -137,6 +137,7 @@ mod tests {
             running_max: 0,
             limit_source: LimitSource::Declared,
             kv_feed_live: false,
+            feed_suspicion: None,
             role: Role::Both,
             kv_transfer: None,
             kv_flow: None,

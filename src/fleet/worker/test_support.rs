@@ -46,6 +46,7 @@ pub fn rank(worker: u16) -> Rank {
         block_size_tokens: 16,
         kv_block_count: 0,
         kv_feed_live: false,
+        feed_suspicion: None,
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,

@@ -2,6 +2,7 @@
 
 mod one_engine;
 mod pairs;
+mod suspicions;
 
 use super::super::test_config::{SEED, config};
 use super::{Fleet, OmittedParts, PlaceError};
@@ -373,32 +374,6 @@ fn a_fleet_past_the_limit_leaves_ranks_out() {
     );
     let left = fleet.describe(WorkerIndex(1), ADDRESS, many(), BTreeMap::new());
     assert_eq!(left.ranks, 1_400 - forebay_base::limits::RANKS_MAX);
-}
-
-/// M1: a pair is crossed only where each worker has the endpoint that the engine of the other
-/// announces. Mapped ports, shared announcements and a single wrong endpoint are no pair.
-#[test]
-fn crossed_kv_events_are_found_as_a_pair() {
-    let crossed = |feeds: [(u16, Option<u16>); 3]| {
-        let urls = ["http://h:1", "http://h:2", "http://h:3"];
-        let mut fleet = Fleet::new(&Arc::new(config(&urls)), SEED);
-        for (place, (followed, announced)) in feeds.into_iter().enumerate() {
-            let at = |port: u16| ZmqEndpoint::parse(&format!("tcp://h:{port}"), "h").unwrap();
-            let mut description = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
-            let announced = announced.map(at);
-            let events = EventAnnouncement { announced, ..EventAnnouncement::at(at(followed)) };
-            description.ranks[0].events = Some(events);
-            let worker = WorkerIndex::try_from_index(place).unwrap();
-            fleet.describe(worker, ADDRESS, description, BTreeMap::new());
-        }
-        let names = fleet.crossed_feeds().into_iter();
-        names.map(|pair| format!("{} {}", pair.first, pair.second)).collect::<Vec<_>>()
-    };
-    assert_eq!(crossed([(7, Some(9)), (8, None), (9, Some(7))]), ["h:1 h:3"]);
-    assert_eq!(crossed([(7, None), (8, None), (9, None)]), [""; 0], "as announced");
-    assert_eq!(crossed([(7, Some(5)), (8, Some(5)), (5, None)]), [""; 0], "mapped ports");
-    assert_eq!(crossed([(8, Some(7)), (8, None), (9, None)]), [""; 0], "one is wrong");
-    assert_eq!(crossed([(8, Some(7)), (9, Some(8)), (7, Some(9))]), [""; 0], "no pair");
 }
 
 #[test]
