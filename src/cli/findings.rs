@@ -1,7 +1,7 @@
 //! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
 use super::logging::START;
-use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig, read_worker_file};
+use forebay_config::{Finding, Severity};
 use std::io::{self, Write};
 use tracing::{error, warn};
 
@@ -38,12 +38,4 @@ pub(super) fn summary(findings: &[Finding]) -> String {
 /// True if any finding prevents a start.
 pub(super) fn are_fatal(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
-}
-
-/// Reads `discovery.file`, if configured: adds its findings, and returns its workers.
-pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig> {
-    let Some(path) = &loaded.config.discovery.file else { return Vec::new() };
-    let read = read_worker_file(path, &loaded.config);
-    loaded.findings.extend(read.findings);
-    read.config.workers
 }
