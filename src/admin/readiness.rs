@@ -1,6 +1,7 @@
 //! Readiness of the router: ready, refusing by order, degraded, or not ready, with the reasons.
 
 use crate::calls::rank_faults::{RankTrouble, feed_fault};
+use crate::calls::roles::engine_count;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
@@ -145,12 +146,15 @@ fn missing_workers(
     let is_missing = |index, state| match state {
         WorkerState::Down => true,
         WorkerState::Unknown => has_failed(index),
-        WorkerState::Up | WorkerState::Draining { .. } | WorkerState::Gone => false,
+        WorkerState::Up
+        | WorkerState::Draining { .. }
+        | WorkerState::Unused
+        | WorkerState::Gone => false,
     };
     let missing =
         fleet.present_workers().filter(|(index, worker)| is_missing(*index, worker.state));
     let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
-    let all = fleet.present_workers().count();
+    let all = engine_count(fleet);
     let count = names.len();
     (count > 0).then(|| format!("{count} of {all} workers not up: {}", named(names)))
 }

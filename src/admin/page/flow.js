@@ -203,9 +203,9 @@ export class Tenants {
 }
 
 const GLYPHS = {
-  joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
-  opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
-  failing: "!", serving: "●",
+  joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", unused: "○", used: "●",
+  feed: "≈", lost: "!", opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘",
+  readmitted: "●", failing: "!", serving: "●",
 };
 
 export class Events {
