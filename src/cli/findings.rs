@@ -10,7 +10,7 @@ pub(super) fn write(findings: &[Finding], out: &mut impl Write) -> io::Result<()
     findings.iter().try_for_each(|finding| writeln!(out, "{finding}"))
 }
 
-/// Logs every finding, for a log in JSON.
+/// Logs every finding on its own line.
 pub(super) fn log(findings: &[Finding]) {
     for Finding { severity, origin, what, help } in findings {
         match severity {

@@ -3,7 +3,7 @@
 
 use forebay_base::NanosSinceStart;
 use forebay_board::{EjectReason, HeldFailures, RankLoad};
-use forebay_kv_events::{FeedState, FeedStatus};
+use forebay_kv_events::{FEED_HELP, FeedState, FeedStatus};
 
 /// Failures without a success between them after which a rank that is not paused is a concern, in
 /// units of the score.
@@ -75,7 +75,7 @@ pub(crate) fn request_fault(
 #[must_use]
 pub(crate) fn feed_fault(feed: &FeedStatus) -> Option<String> {
     let fault = feed.fault().filter(|_| feed.state() == FeedState::Connecting)?;
-    Some(format!("no KV events: {fault}; correct `kv_events`, or the publisher of the engine"))
+    Some(format!("no KV events: {fault}; {FEED_HELP}"))
 }
 
 /// Callers that the failures of a rank count for. A fault of the whole rank counts for all
