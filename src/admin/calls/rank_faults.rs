@@ -33,6 +33,14 @@ impl RankTrouble {
     }
 }
 
+/// Do the latest requests on the rank fail, as far as the rank can be the cause?
+pub(crate) fn has_failed_requests(load: &RankLoad) -> bool {
+    let held = load.held();
+    load.is_open()
+        || load.is_failing()
+        || held.is_some_and(|held| held.score > 0 && !is_callers_fault(held.status))
+}
+
 /// Why requests fail on the rank, and what to do; `None` if they do not. Begins with the first
 /// failed request. A single 400 is seldom caused by the rank, so it counts only with a pause.
 #[must_use]
@@ -61,7 +69,7 @@ pub(crate) fn request_fault(
             "every request of the only caller fails"
         }
         (false, _) if load.is_failing() => "every request fails",
-        (false, _) if held.score == 0 || is_callers_fault(status) => return None,
+        (false, _) if !has_failed_requests(load) => return None,
         (false, _) => "requests fail",
     };
     let help = failure_help(status, has_key, load.is_open());
