@@ -1,10 +1,11 @@
 //! Readiness of the router: ready, refusing by order, degraded, or not ready, with the reasons.
 
-use crate::calls::rank_faults::{RankTrouble, feed_fault};
+use crate::calls::rank_faults::{RankTrouble, feed_fault, has_failed_requests};
+use crate::calls::roles::engine_count;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_fleet::worker::{FleetSnapshot, WorkerState, pools};
+use forebay_fleet::worker::{FleetSnapshot, Model, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
@@ -145,12 +146,15 @@ fn missing_workers(
     let is_missing = |index, state| match state {
         WorkerState::Down => true,
         WorkerState::Unknown => has_failed(index),
-        WorkerState::Up | WorkerState::Draining { .. } | WorkerState::Gone => false,
+        WorkerState::Up
+        | WorkerState::Draining { .. }
+        | WorkerState::Unused
+        | WorkerState::Gone => false,
     };
     let missing =
         fleet.present_workers().filter(|(index, worker)| is_missing(*index, worker.state));
     let names: Vec<&str> = missing.map(|(_, worker)| &*worker.name).collect();
-    let all = fleet.present_workers().count();
+    let all = engine_count(fleet);
     let count = names.len();
     (count > 0).then(|| format!("{count} of {all} workers not up: {}", named(names)))
 }
@@ -179,21 +183,51 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
 /// Ranks of workers that are up, on which requests fail. Paused ranks take capacity although the
 /// model has further ranks.
 fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
+    let lost = ranks_of_failing_models(fleet, board);
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
     let troubles = up.filter_map(|(index, _, worker)| {
-        Some((RankTrouble::of(board.rank(index)?), &*worker.name))
+        let load = board.rank(index)?;
+        let trouble = match RankTrouble::of(load) {
+            RankTrouble::None if lost.contains(&index) => RankTrouble::Failing,
+            trouble => trouble,
+        };
+        // An ejection has a reason of its own.
+        let held = load.held().filter(|held| held.score > 0 && load.ejected().is_none());
+        Some((trouble, held.map_or(0, |held| held.status), &*worker.name))
     });
-    let troubles: Vec<(RankTrouble, &str)> = troubles.collect();
+    let troubles: Vec<(RankTrouble, u16, &str)> = troubles.collect();
     let all = troubles.len();
     let counted = |wanted, what: &str| {
-        let found = troubles.iter().filter(|(trouble, _)| *trouble == wanted);
-        let names: Vec<&str> = found.map(|(_, name)| *name).collect();
+        let found = || troubles.iter().filter(|(trouble, ..)| *trouble == wanted);
+        let names: Vec<&str> = found().map(|(.., name)| *name).collect();
+        let statuses: BTreeSet<u16> =
+            found().map(|(_, status, _)| *status).filter(|status| *status > 0).collect();
         let count = names.len();
-        (count > 0).then(|| format!("{count} of {all} ranks {what}: {}", named(names)))
+        let with = statuses_in_words(&statuses);
+        (count > 0).then(|| format!("{count} of {all} ranks {what}{with}: {}", named(names)))
     };
     let paused = counted(RankTrouble::Paused, "paused, requests fail there");
     let failing = counted(RankTrouble::Failing, "fail requests");
     paused.into_iter().chain(failing).collect()
+}
+
+/// ` with 401, 500`; empty without a status.
+fn statuses_in_words(statuses: &BTreeSet<u16>) -> String {
+    let words: Vec<String> = statuses.iter().take(NAMES_MAX).map(u16::to_string).collect();
+    if words.is_empty() { String::new() } else { format!(" with {}", words.join(", ")) }
+}
+
+/// Ranks that are up, of models that no such rank serves: requests fail on each of them. A single
+/// failing rank proves less: a caller may have caused its failures.
+fn ranks_of_failing_models(fleet: &FleetSnapshot, board: &LoadBoard) -> BTreeSet<RankIndex> {
+    let is_up = |rank: &RankIndex| {
+        fleet.rank(*rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
+    };
+    let fails = |rank: &RankIndex| board.rank(*rank).is_some_and(has_failed_requests);
+    let up =
+        |model: &Model| -> Vec<RankIndex> { model.ranks.iter().copied().filter(is_up).collect() };
+    let models = fleet.models.iter().map(up);
+    models.filter(|ranks| ranks.iter().all(fails)).flatten().collect()
 }
 
 /// Ranks of workers that are up, without their KV events. `/workers` has the reasons.
@@ -252,9 +286,11 @@ fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> O
 mod tests {
     use super::*;
     use crate::calls::workers::rank_fault;
-    use forebay_board::{EjectReason, WindowOrigin};
+    use forebay_base::ModelIndex;
+    use forebay_board::WindowOrigin;
+    use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
     use forebay_fleet::worker::test_support::two_pools;
-    use forebay_fleet::worker::{FeedSuspicion, Rank, RoomLimits, Worker};
+    use forebay_fleet::worker::{FeedSuspicion, Rank, Requester, RoomLimits, Worker};
     use std::sync::Arc;
 
     #[test]
@@ -354,6 +390,60 @@ mod tests {
         board.windows().close(PoolIndex(0), WindowOrigin::Elsewhere, now);
         board.windows().open(PoolIndex(0), WindowOrigin::HandElsewhere, now, NanosSinceStart(9));
         assert_eq!(shown(&[], None), hand, "an operator of another router");
+    }
+
+    /// M1: for ten seconds, engines that refused each request were no concern. A rank with a
+    /// sibling that serves is none after a refusal: a caller may cause that.
+    #[test]
+    fn a_model_of_which_each_rank_fails_requests_is_a_concern_at_once() {
+        let fleet = two_pools();
+        let board = LoadBoard::new();
+        let now = NanosSinceStart(1);
+        let requester = Requester { caller: 1, model: ModelIndex(0), is_forced: false };
+        let concerns =
+            || RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now).concerns;
+        let fail = |rank, status| {
+            let failure = RankFailure {
+                rank,
+                requester,
+                scope: FailureScope::Caller,
+                weight: FailureWeight::Refused,
+                status,
+                is_trial: false,
+            };
+            let rules = BreakerRules { failures: 3, open: Duration::from_secs(1) };
+            board.hold_against(failure, std::iter::empty(), rules, now);
+        };
+        let ranks = &fleet.models[0].ranks;
+        let (last, others) = ranks.split_last().unwrap();
+        others.iter().for_each(|rank| fail(*rank, 401));
+        assert_eq!(concerns(), Vec::<String>::new(), "a rank is left");
+        fail(*last, 404);
+        let all = fleet.present().count();
+        let names = ranks.iter().map(|rank| &*fleet.rank(*rank).unwrap().1.name);
+        let wanted =
+            format!("{} of {all} ranks fail requests with 401, 404: {}", ranks.len(), named(names));
+        assert_eq!(concerns(), [wanted]);
+        board.rank(*last).unwrap().succeeded(requester);
+        assert_eq!(concerns(), Vec::<String>::new(), "the model is served");
+        fail(*last, 422);
+        assert_eq!(concerns(), Vec::<String>::new(), "the request's own fault");
+    }
+
+    /// M1: an engine by two names counted twice.
+    #[test]
+    fn an_engine_by_two_names_counts_once() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let mut twin = fleet.workers[0].clone();
+        twin.name = "twin".into();
+        twin.state = WorkerState::Unused;
+        fleet.workers.push(twin);
+        fleet.workers[0].state = WorkerState::Down;
+        let all = fleet.workers.len();
+        let now = NanosSinceStart(1);
+        let found = RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now).concerns;
+        assert!(found[0].starts_with(&format!("1 of {} workers not up: ", all - 1)), "{found:?}");
     }
 
     /// M1: a worker that joins is no fault before its first check has ended.

@@ -68,7 +68,8 @@ pub struct RankLoad {
     /// another rank.
     pub(super) history: AtomicU32,
     pub(super) open_until_ns: AtomicU64,
-    pub(super) trial: AtomicBool,
+    /// Requests that try the rank, see `RankLoad::claim`.
+    pub(super) trials: AtomicU8,
     /// Reason of the ejection. Written by the control plane.
     pub(super) ejection: AtomicU8,
     /// Every request fails. Written by the control plane.
@@ -101,7 +102,7 @@ impl Default for RankLoad {
             witnesses: AtomicU32::new(0),
             history: AtomicU32::new(0),
             open_until_ns: AtomicU64::new(0),
-            trial: AtomicBool::new(false),
+            trials: AtomicU8::new(0),
             ejection: AtomicU8::new(0),
             is_failing: AtomicBool::new(false),
             ejections: AtomicU32::new(0),

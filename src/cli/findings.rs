@@ -1,7 +1,7 @@
 //! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
 use super::logging::START;
-use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig, read_worker_file};
+use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig};
 use std::io::{self, Write};
 use tracing::{error, warn};
 
@@ -15,7 +15,7 @@ pub(super) fn lines(findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{finding}\n")).collect()
 }
 
-/// Logs every finding, for a log in JSON.
+/// Logs every finding on its own line.
 pub(super) fn log(findings: &[Finding]) {
     for Finding { severity, origin, what, help } in findings {
         match severity {
@@ -53,14 +53,6 @@ pub(super) fn summary(findings: &[Finding]) -> String {
 /// True if any finding prevents a start.
 pub(super) fn are_fatal(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
-}
-
-/// Reads `discovery.file`, if configured: adds its findings, and returns its workers.
-pub(super) fn read_discovery_file(loaded: &mut LoadedConfig) -> Vec<WorkerConfig> {
-    let Some(path) = &loaded.config.discovery.file else { return Vec::new() };
-    let read = read_worker_file(path, &loaded.config);
-    loaded.findings.extend(read.findings);
-    read.config.workers
 }
 
 /// Adds the workers of a source. As in the router, a worker of several sources is a single worker,

@@ -24,6 +24,12 @@ pub(super) fn check_level(log: &LogConfig) -> Result<(), String> {
     filter(log).map(|_| ())
 }
 
+/// Are the reasons of a failed start lines of the log? Plain lines without a time are for a person
+/// at a terminal.
+pub(super) fn takes_faults(log: &LogConfig) -> bool {
+    log.json || !io::stderr().is_terminal()
+}
+
 /// Target of the lines about a start that fails, which no level silences.
 pub(super) const START: &str = "forebay::start";
 

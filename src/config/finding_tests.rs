@@ -64,6 +64,22 @@ fn conflicts_and_ranges() {
             "forebay.toml:4:23: warning: `kv.disk_credit_percent` is more than",
         ),
         (
+            "[timeouts]\nfirst_byte = \"1ms\"",
+            "forebay.toml:2:14: warning: `timeouts.first_byte` is 1ms, less than 1s",
+        ),
+        (
+            "[timeouts]\nconnect = \"99ms\"",
+            "forebay.toml:2:11: warning: `timeouts.connect` is 99ms, less than 100ms",
+        ),
+        (
+            "[health]\ntimeout = \"1ms\"",
+            "forebay.toml:2:11: warning: `health.timeout` is 1ms, less than 100ms",
+        ),
+        (
+            "[disaggregation]\nprefill_timeout = \"1ms\"",
+            "forebay.toml:2:19: warning: `disaggregation.prefill_timeout` is 1ms",
+        ),
+        (
             "[timeouts]\nupstream_idle = \"5s\"",
             "forebay.toml:2:17: warning: `timeouts.upstream_idle`",
         ),

@@ -1,7 +1,7 @@
 //! Reads the file, applies the flags, and checks the result.
 
 use super::checks::contradictions::check_router;
-use super::keys::finding::{Finding, Origin, Severity};
+use super::keys::finding::{Finding, Origins, Severity};
 use super::keys::flags::{Flags, Merge};
 use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
@@ -25,8 +25,8 @@ pub struct LoadedConfig {
     pub findings: Vec<Finding>,
     /// The file is no TOML: no key was read.
     pub is_unread: bool,
-    /// Place of the key `cores`.
-    pub(crate) cores_origin: Origin,
+    /// Places of the keys.
+    pub(crate) origins: Origins,
 }
 
 impl LoadedConfig {
@@ -41,7 +41,7 @@ impl LoadedConfig {
     pub fn check_cores(&mut self, available: &[usize]) {
         for core in self.config.missing_cores(available) {
             let CpuShortage { what, help } = CpuShortage::of(core, available);
-            self.findings.push(Finding::warning(self.cores_origin.clone(), what, help));
+            self.findings.push(Finding::warning(self.origins.of("cores"), what, help));
         }
         self.findings.sort_by_key(Finding::position);
     }
@@ -89,7 +89,7 @@ pub fn load(source: Option<ConfigText<'_>>, flags: &Flags) -> LoadedConfig {
     reading.findings.extend(further);
     reading.findings.sort_by_key(Finding::position);
     let FileReading { config, findings, is_unread, origins } = reading;
-    LoadedConfig { config, findings, is_unread, cores_origin: origins.of("cores") }
+    LoadedConfig { config, findings, is_unread, origins }
 }
 
 /// True for a finding that only follows from a value that was not read: the key has its default,

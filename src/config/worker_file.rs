@@ -2,12 +2,29 @@
 
 use super::checks::check::check;
 use super::checks::contradictions::check_against_router;
-use super::keys::finding::{Finding, Origin, Severity};
+use super::keys::finding::{Finding, Origin, Origins, Severity};
 use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
 use super::sections::schema::Config;
+use super::sections::worker::WorkerConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
 use std::path::Path;
+
+impl LoadedConfig {
+    /// Reads and checks the file of `discovery.file`, if configured: adds its findings, and returns
+    /// its workers. A finding on the whole file stands at the key.
+    pub fn read_workers(&mut self) -> Vec<WorkerConfig> {
+        let Some(path) = &self.config.discovery.file else { return Vec::new() };
+        let read = read_worker_file(path, &self.config);
+        let key = self.origins.of("discovery.file");
+        let placed = read.findings.into_iter().map(|finding| match finding.origin {
+            Origin::Whole => Finding { origin: key.clone(), ..finding },
+            _ => finding,
+        });
+        self.findings.extend(placed);
+        read.config.workers
+    }
+}
 
 /// Reads and checks a file of workers of `router`. The returned configuration has the workers and
 /// nothing else. A file that cannot be read is a finding.
@@ -24,7 +41,7 @@ pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
                 config: Config::default(),
                 findings,
                 is_unread: true,
-                cores_origin: Origin::Whole,
+                origins: Origins::default(),
             };
         }
     };
@@ -60,15 +77,17 @@ fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
         config,
         findings: read.findings,
         is_unread: read.is_unread,
-        cores_origin: Origin::Whole,
+        origins: read.origins,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::AdminAddress;
+    use crate::keys::flags::Flags;
+    use crate::load::{ConfigText, load};
     use crate::sections::tls::UpstreamTlsConfig;
-    use crate::{AdminAddress, WorkerConfig};
 
     fn read(text: &str, router: &Config) -> Result<Vec<WorkerConfig>, String> {
         let usable = workers_of("w.toml", text, router).usable();
@@ -128,6 +147,27 @@ mod tests {
         assert_eq!(read(text, &of(ca)).unwrap()[0].url, "https://a:1");
         let twice = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1/\"\n";
         assert!(read(twice, &Config::default()).unwrap_err().contains("twice"));
+    }
+
+    /// M1: `configuration: error:` had no file and no line.
+    #[test]
+    fn a_fault_of_the_whole_file_stands_at_its_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.toml");
+        let found = || {
+            let text = format!("policy = \"kv\"\n[discovery]\nfile = {path:?}\n");
+            let text = ConfigText { name: "f.toml", text: &text };
+            let mut loaded = load(Some(text), &Flags::default());
+            let workers = loaded.read_workers().len();
+            (workers, loaded.findings.iter().map(ToString::to_string).collect::<String>())
+        };
+        assert!(found().1.starts_with("f.toml:3:8: error: "), "{found:?}", found = found());
+        std::fs::write(&path, "# none\n").unwrap();
+        assert!(found().1.contains("f.toml:3:8: error: "), "{found:?}", found = found());
+        std::fs::write(&path, "[[worker]]\nurl = 1\n").unwrap();
+        assert!(found().1.contains("w.toml:2:7: error: "), "{found:?}", found = found());
+        std::fs::write(&path, "[[worker]]\nurl = \"http://a:1\"\n").unwrap();
+        assert_eq!(found(), (1, String::new()));
     }
 
     /// M1: the worker finds no place, and the check has the reason before.

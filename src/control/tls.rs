@@ -5,9 +5,15 @@ use forebay_admin::AdminAcceptor;
 use forebay_base::since_1970;
 use forebay_config::{Config, Connectors};
 use forebay_tls::{AcceptFiles, Acceptor, FilesFault, Tickets};
-use tracing::{error, info};
+use std::time::Duration;
+use tracing::{error, info, warn};
 
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
+/// Whole days until the end of a certificate; `None`: it has expired. Times since 1970.
+fn days_left(expires_at: Duration, now: Duration) -> Option<u64> {
+    Some(expires_at.checked_sub(now)?.as_secs() / SECONDS_PER_DAY)
+}
 
 /// TLS on both sides of the router.
 #[derive(Debug, Default)]
@@ -55,9 +61,14 @@ impl ServerTls {
         match Acceptor::read(files, &self.tickets) {
             Ok(acceptor) => {
                 self.acceptor = acceptor;
-                let left = self.acceptor.expires_at().map(|at| at.saturating_sub(since_1970()));
-                let days = left.map(|left| left.as_secs() / SECONDS_PER_DAY);
-                info!(expire_in_days = days, "certificates read again: new connections get them");
+                let text = "certificates read again: new connections get them";
+                match self.acceptor.expires_at().map(|at| days_left(at, since_1970())) {
+                    Some(None) => warn!(
+                        help = "renew the file, then `forebay reload`",
+                        "{text}; a certificate has expired, and clients refuse it"
+                    ),
+                    days => info!(expire_in_days = days.flatten(), "{text}"),
+                }
             }
             Err(fault) => {
                 error!(%fault, "certificates not read again: those from before stay in use");
@@ -98,5 +109,19 @@ impl AdminTls {
             self.tls.read_again(&files);
             self.shown.replace(self.tls.acceptor());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// M1: an expired certificate had `expire_in_days=0` in an INFO.
+    #[test]
+    fn an_expired_certificate_has_no_days_left() {
+        let day = |days: u64| Duration::from_secs(days * SECONDS_PER_DAY);
+        assert_eq!(days_left(day(9), day(2)), Some(7));
+        assert_eq!(days_left(day(9), day(9)), Some(0), "today");
+        assert_eq!(days_left(day(9), day(10)), None);
     }
 }

@@ -42,9 +42,9 @@ headers! {
         /// Version of the admin API. Commands recognize a router by it.
         ADMIN = "x-forebay-admin" on "answers of the admin API";
         /// Seconds until the next try.
-        RETRY_AFTER = "retry-after" on "each 429";
+        RETRY_AFTER = "retry-after" on "each 429 but too many tokens";
         /// The same in milliseconds.
-        RETRY_AFTER_MS = "retry-after-ms" on "each 429";
+        RETRY_AFTER_MS = "retry-after-ms" on "each 429 but too many tokens";
         /// The official SDKs obey this header before the status.
         SHOULD_RETRY = "x-should-retry" on
             "each 429: `true`; 408 by the request's own deadline, too many tokens: `false`";

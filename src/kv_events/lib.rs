@@ -45,4 +45,4 @@ pub use ranks::restore_builder::{OmittedEntries, RestoreBuilder};
 pub use ranks::sequence::BatchArrival;
 pub use ranks::shared_state::{SharedPool, SharedState};
 pub use ranks::text_fit::TextFit;
-pub use status::{FeedState, FeedStatus, HealthAtFault};
+pub use status::{FEED_HELP, FeedState, FeedStatus, HealthAtFault};

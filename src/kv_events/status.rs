@@ -7,6 +7,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// Advice for a feed that does not connect to an engine that is up.
+pub const FEED_HELP: &str = "correct `kv_events`, or the publisher of the engine";
+
 /// State of a feed; `/workers` shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeedState {

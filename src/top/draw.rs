@@ -249,9 +249,10 @@ impl App {
     fn style(&self, row: &RankRow, is_selected: bool) -> Style {
         let color = match row.state {
             RowState::Up => None,
-            RowState::CatchingUp | RowState::Registering | RowState::Draining => {
-                Some(Color::Yellow)
-            }
+            RowState::CatchingUp
+            | RowState::Registering
+            | RowState::Draining
+            | RowState::Unused => Some(Color::Yellow),
             _ => Some(Color::Red),
         };
         let style = color

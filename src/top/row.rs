@@ -12,6 +12,7 @@ pub(crate) enum RowState {
     CatchingUp,
     Registering,
     Draining,
+    Unused,
     Busy,
     Failing,
     Breaker,
@@ -28,6 +29,7 @@ impl RowState {
             Self::CatchingUp => "~ catching up",
             Self::Registering => "~ registering",
             Self::Draining => "- draining",
+            Self::Unused => "- unused",
             Self::Busy => "! refuses",
             Self::Failing => "! fails",
             Self::Breaker => "! paused",
@@ -92,7 +94,10 @@ impl RankRow {
 
     /// True if the rank gets no requests, and has none left.
     pub(crate) fn is_out_of_use(&self) -> bool {
-        let is_out = matches!(self.state, RowState::Unusable | RowState::Unknown | RowState::Down);
+        let is_out = matches!(
+            self.state,
+            RowState::Unused | RowState::Unusable | RowState::Unknown | RowState::Down
+        );
         is_out && self.load.in_flight.is_none_or(|count| count <= 0.0)
     }
 
@@ -195,6 +200,7 @@ fn state(worker: &ShownWorker, at: &impl Fn(&'static str) -> Option<f64>) -> Row
         "up" => RowState::Up,
         "replaying" => RowState::CatchingUp,
         "registering" => RowState::Registering,
+        "unused" => RowState::Unused,
         "down" => RowState::Down,
         _ if worker.reasons.answers == Some(true) => RowState::Unusable,
         _ => RowState::Unknown,

@@ -80,8 +80,9 @@ fn where_nothing_is_wrong_nothing_is_found() {
     let engines = [engine(|_| {}), engine(|config| config.wire = EngineWire::Sglang)];
     let (is_well, said) = doctor("", &before(&[&engines[0], &engines[1]], ""));
     let words = [
-        "vLLM, m, 1 rank, KV events, prefix caching, limit learned from load reports",
-        "SGLang with its Rust server, m, 1 rank, KV events, prefix caching, limit 64 (declared)",
+        "vLLM, m, 1 rank, endpoint of KV events, prefix caching, limit learned from load reports",
+        "SGLang with its Rust server, m, 1 rank, endpoint of KV events, prefix caching, \
+         limit 64 (declared)",
     ];
     for (engine, words) in engines.iter().zip(words) {
         let found = of(&said, &format!("worker {}", engine.url()));

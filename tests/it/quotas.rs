@@ -259,6 +259,7 @@ fn tokens_are_reserved_by_estimate_and_charged_by_usage() {
     let reason = huge.field("x-forebay-reason");
     assert_eq!((huge.status, reason), (429, Some("rejected-too-many-tokens")));
     assert_eq!(huge.field("x-should-retry"), Some("false"));
+    assert_eq!((huge.field("retry-after"), huge.field("retry-after-ms")), (None, None));
     assert_eq!(ask(router.listen, "some-key", body("7/0/7", 900).as_bytes()).status, 200);
 }
 

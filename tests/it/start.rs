@@ -101,6 +101,8 @@ fn a_start_that_fails_has_its_reason_at_each_level() {
                 assert!(log.contains(wanted), "{level} {is_json}, {wanted}: {log:?}");
                 let is_object = |line: &str| serde_json::from_str::<Value>(line).is_ok();
                 assert!(!is_json || log.lines().all(is_object), "{level}: {log}");
+                let has_level = |line: &str| line.contains("Z ERROR ") || line.contains("Z  WARN ");
+                assert!(is_json || log.lines().all(has_level), "{level}: {log}");
             }
         }
     }

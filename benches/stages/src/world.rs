@@ -122,6 +122,7 @@ fn rank(index: u16) -> Rank {
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,
+        feed_suspicion: None,
         topology: None,
         room: RoomLimits {
             places_max: 256,

@@ -5,7 +5,7 @@
 use forebay_base::NanosSinceStart;
 use forebay_board::{EjectReason, HeldFailures, RankLoad};
 use forebay_fleet::worker::FeedSuspicion;
-use forebay_kv_events::{FeedState, FeedStatus};
+use forebay_kv_events::{FEED_HELP, FeedState, FeedStatus};
 
 /// Failures without a success between them after which a rank that is not paused is a concern, in
 /// units of the score.
@@ -33,6 +33,14 @@ impl RankTrouble {
             false => Self::None,
         }
     }
+}
+
+/// Do the latest requests on the rank fail, as far as the rank can be the cause?
+pub(crate) fn has_failed_requests(load: &RankLoad) -> bool {
+    let held = load.held();
+    load.is_open()
+        || load.is_failing()
+        || held.is_some_and(|held| held.score > 0 && !is_callers_fault(held.status))
 }
 
 /// Why requests fail on the rank, and what to do; `None` if they do not. Begins with the first
@@ -63,7 +71,7 @@ pub(crate) fn request_fault(
             "every request of the only caller fails"
         }
         (false, _) if load.is_failing() => "every request fails",
-        (false, _) if held.score == 0 || is_callers_fault(status) => return None,
+        (false, _) if !has_failed_requests(load) => return None,
         (false, _) => "requests fail",
     };
     let help = failure_help(status, has_key, load.is_open());
@@ -77,7 +85,7 @@ pub(crate) fn request_fault(
 #[must_use]
 pub(crate) fn feed_fault(feed: &FeedStatus) -> Option<String> {
     let fault = feed.fault().filter(|_| feed.state() == FeedState::Connecting)?;
-    Some(format!("no KV events: {fault}; correct `kv_events`, or the publisher of the engine"))
+    Some(format!("no KV events: {fault}; {FEED_HELP}"))
 }
 
 /// Why the KV events of the rank may belong to another rank, and what to do.

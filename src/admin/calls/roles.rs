@@ -17,7 +17,7 @@ pub(crate) const fn word(role: Role) -> &'static str {
 /// Explains to an operator why no worker can serve.
 #[must_use]
 pub fn why_not(fleet: &FleetSnapshot) -> String {
-    let all = fleet.present_workers().count();
+    let all = engine_count(fleet);
     let counts = census(fleet);
     let up: usize = counts.iter().filter(|(_, state, _)| is_up(state)).map(|(_, _, n)| n).sum();
     if up == 0 {
@@ -41,6 +41,12 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
     )
 }
 
+/// Engines of the present workers: an engine with two workers counts once.
+pub(crate) fn engine_count(fleet: &FleetSnapshot) -> usize {
+    let workers = fleet.present_workers();
+    workers.filter(|(_, worker)| worker.state != WorkerState::Unused).count()
+}
+
 fn is_up(state: &str) -> bool {
     state == "up" || state == "registering"
 }
@@ -51,7 +57,7 @@ pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, 
     let places: Vec<(&str, &str)> = fleet.present_workers().map(place).collect();
     let mut counts = Vec::new();
     for role in ["unknown", "both", "prefill", "decode"] {
-        for state in ["unknown", "up", "registering", "draining", "down"] {
+        for state in ["unknown", "up", "registering", "draining", "unused", "down"] {
             let count = places.iter().filter(|place| **place == (role, state)).count();
             counts.push((role, state, count));
         }
@@ -79,6 +85,7 @@ fn state_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
         Some(WorkerState::Up) => "up",
         Some(WorkerState::Down) => "down",
         Some(WorkerState::Draining { .. }) => "draining",
+        Some(WorkerState::Unused) => "unused",
         _ => "unknown",
     }
 }

@@ -10,6 +10,7 @@ use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// All workers with their ranks, models and load.
 #[must_use]
@@ -35,16 +36,15 @@ pub fn named(name: &str, sources: &WorkerSources<'_>) -> Option<Value> {
 
 fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Value {
     let fleet = sources.fleet.fleet;
-    let used_by = (sources.engine_used_by)(index);
     let trouble = (sources.trouble)(index);
     json!({
         "name": &*worker.name,
         "url": format!("{}://{}", scheme(worker), worker.authority),
         "address": worker.address.to_string(),
         "engine": worker.engine_name(),
-        "state": if used_by.is_some() { "unused" } else { state(worker.state) },
-        "engine_used_by": used_by,
-        "draining": worker.state.is_draining() && used_by.is_none(),
+        "state": state(worker.state),
+        "engine_used_by": (sources.engine_used_by)(index),
+        "draining": worker.state.is_draining(),
         "moves_streams": fleet.moves_streams(index),
         "sleep": (sources.sleep)(index),
         "in_flight": in_flight(index, sources),
@@ -52,11 +52,22 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "error": trouble.map(|trouble| trouble.reason),
         "help": trouble.map(|trouble| trouble.help),
         "answers": trouble.map(|trouble| trouble.is_answer),
-        "waits_for": (sources.waits_for)(index),
+        "waits_for": waits_for(index, sources),
         "models": models_of(fleet, index),
         "load_source": (sources.load_source)(index).map(ReportSource::word),
         "ranks": ranks_of(index, sources),
     })
+}
+
+/// What keeps requests from the worker, if the worker answers.
+pub(crate) fn waits_for<'a>(
+    index: WorkerIndex,
+    sources: &WorkerSources<'a>,
+) -> Option<Cow<'a, str>> {
+    let twin = (sources.engine_used_by)(index).map(|name| {
+        format!("{name} to leave: both workers are the same engine, remove either of them")
+    });
+    twin.map(Cow::Owned).or_else(|| (sources.waits_for)(index).map(Cow::Borrowed))
 }
 
 pub(crate) fn scheme(worker: &Worker) -> &'static str {
@@ -213,6 +224,7 @@ pub(crate) const fn state(state: WorkerState) -> &'static str {
         WorkerState::Unknown => "unknown",
         WorkerState::Up | WorkerState::Draining { answers: true, .. } => "up",
         WorkerState::Down | WorkerState::Draining { answers: false, .. } => "down",
+        WorkerState::Unused => "unused",
         WorkerState::Gone => "gone",
     }
 }

@@ -229,7 +229,7 @@ fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'stat
         _ => {}
     }
     match (before.answers(), is.state.answers()) {
-        (false, true) => changes.push(("up", "is up")),
+        (false, true) if is.state != WorkerState::Unused => changes.push(("up", "is up")),
         (true, false) => changes.push(("down", "is down: its checks fail")),
         _ if is.state == WorkerState::Down && before != WorkerState::Down => {
             changes.push(("down", "is down: its checks fail"));
@@ -238,7 +238,16 @@ fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'stat
     }
     match (before.is_draining(), is.state.is_draining()) {
         (false, true) => changes.push(("drain", "drains: it gets nothing new")),
-        (true, false) => changes.push(("undrain", "takes requests again")),
+        (true, false) if is.state != WorkerState::Unused => {
+            changes.push(("undrain", "takes requests again"));
+        }
+        _ => {}
+    }
+    match (before == WorkerState::Unused, is.state) {
+        (false, WorkerState::Unused) => {
+            changes.push(("unused", "is unused: another worker is the same engine"));
+        }
+        (true, WorkerState::Up) => changes.push(("used", "takes the requests of its engine")),
         _ => {}
     }
     changes
@@ -260,6 +269,37 @@ mod tests {
 
     fn kinds(events: &Events) -> Vec<&'static str> {
         events.kept.iter().map(|event| event.kind).collect()
+    }
+
+    /// M1: a second name of an engine had the events of a worker that comes up and is drained.
+    #[test]
+    fn a_second_name_of_an_engine_is_unused_and_neither_up_nor_drained() {
+        let worker = |state| {
+            let mut fleet = two_pools();
+            fleet.workers[0].state = state;
+            fleet
+        };
+        let unused = WorkerState::Unused;
+        let steps = [
+            (WorkerState::Unknown, &["joined"][..]),
+            (unused, &["unused"]),
+            (unused, &[]),
+            (unused.draining(false), &["drain"]),
+            (unused, &["unused"]),
+            (WorkerState::Up, &["used"]),
+            (unused, &["unused"]),
+            (WorkerState::Down, &["down"]),
+            (WorkerState::Gone, &["left"]),
+        ];
+        let mut before: Option<FleetSnapshot> = None;
+        for (state, wanted) in steps {
+            let after = worker(state);
+            let was = before.as_ref().map(|before| &before.workers[0]);
+            let found = state_changes(was, &after.workers[0]);
+            let kinds: Vec<&str> = found.iter().map(|(kind, _)| *kind).collect();
+            assert_eq!(kinds, wanted, "{state:?}");
+            before = Some(after);
+        }
     }
 
     #[test]

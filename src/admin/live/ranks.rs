@@ -2,7 +2,7 @@
 //! each rank. Columns that change only with the fleet are in whole snapshots only.
 
 use super::super::calls::roles;
-use super::super::calls::workers::{models_of, rank_fault, scheme, state};
+use super::super::calls::workers::{models_of, rank_fault, scheme, state, waits_for};
 use super::super::metrics::catalogue;
 use super::super::metrics::metrics_text::approximate;
 use super::super::metrics::samples::Samples;
@@ -83,7 +83,7 @@ pub(super) fn workers(sources: &WorkerSources<'_>) -> Value {
             "state": state(worker.state),
             "draining": worker.state.is_draining(),
             "role": roles::role_of(fleet, index),
-            "waits_for": (sources.waits_for)(index),
+            "waits_for": waits_for(index, sources),
             "error": trouble.map(|trouble| trouble.reason),
             "help": trouble.map(|trouble| trouble.help),
             "answers": trouble.map(|trouble| trouble.is_answer),

@@ -225,10 +225,10 @@ catalogue! {
     "Ranks and workers" {
         /// 1 while the worker passes its health checks.
         WORKER_UP = Gauge "worker_up" ["worker", "engine"] Labelled(scrape::workers_up);
-        /// 1 while the worker gets nothing new: by a call of the admin API, or as a second address
-        /// of an engine.
+        /// 1 while the worker gets nothing new, by a call of the admin API.
         WORKER_DRAINING = Gauge "worker_draining" ["worker"] Labelled(scrape::workers_draining);
-        /// Workers by role and state; `registering`: waits for its registry.
+        /// Workers by role and state; `registering`: waits for its registry; `unused`: another
+        /// worker is the same engine.
         WORKERS = Gauge "workers" ["role", "state"] Labelled(scrape::workers);
         /// 1 while a source of workers (a file, or a DNS name) cannot be read, or its workers find
         /// no place.

@@ -82,6 +82,7 @@ function explained(said, mode) {
 
 function stateOf(rank) {
   if (rank.draining) return "◐ draining";
+  if (rank.state === "unused") return "○ unused";
   if (rank.state !== "up") return `✕ ${rank.state}`;
   if (!rank.breaker_admits) return "⊘ paused";
   return rank.has_room ? "● has room" : "! full";

@@ -15,6 +15,7 @@ const STATES = {
   breaker: ["⊘", "paused", 4],
   registering: ["…", "registering", 2],
   draining: ["◐", "draining", 3],
+  unused: ["○", "unused", 3],
   unusable: ["!", "not usable", 4],
   unknown: ["?", "not reached", 4],
   down: ["✕", "down", 5],
@@ -22,7 +23,7 @@ const STATES = {
 
 /** States in which a worker gets requests, and states in which a reason says why not. */
 const IN_USE = new Set(["up", "replaying", "busy"]);
-const OUT_OF_USE = new Set(["down", "unusable", "unknown", "breaker"]);
+const OUT_OF_USE = new Set(["down", "unused", "unusable", "unknown", "breaker"]);
 
 const FEEDS = {
   live: ["●", "live"],
@@ -179,9 +180,10 @@ export class Fleet {
     cells.forEach((cell, place) => {
       const x = (place % perLine) * (wide + gap);
       const y = Math.floor(place / perLine) * (high + gap);
-      const glyph = { down: "×", unusable: "!", unknown: "?", draining: "–", breaker: "!", busy: "!" };
+      const glyph = { down: "×", unusable: "!", unknown: "?", draining: "–", unused: "–",
+        breaker: "!", busy: "!" };
       const isUp = !glyph[cell.state];
-      const isDrained = cell.state === "draining";
+      const isDrained = cell.state === "draining" || cell.state === "unused";
       draw.fillStyle = color(isUp ? "--track" : isDrained ? "--warn-soft" : "--bad-soft");
       draw.fillRect(x, y, wide, high);
       const fill = Math.round(high * cell.fill);

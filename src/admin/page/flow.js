@@ -204,9 +204,9 @@ export class Tenants {
 }
 
 const GLYPHS = {
-  joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", feed: "≈", lost: "!",
-  opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘", readmitted: "●",
-  failing: "!", serving: "●", suspected: "!", cleared: "≈",
+  joined: "+", left: "−", up: "●", down: "✕", drain: "◐", undrain: "●", unused: "○", used: "●",
+  feed: "≈", lost: "!", opened: "■", closed: "□", reload: "↻", link: "○", ejected: "⊘",
+  readmitted: "●", failing: "!", serving: "●", suspected: "!", cleared: "≈",
 };
 
 export class Events {

@@ -53,16 +53,14 @@ pub struct LeaseRequest<'a> {
     pub prefixes: PromptPrefixes<'a>,
 }
 
-/// State of a request as the trial of a half-open breaker.
+/// State of a request as a trial of a half-open breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseTrial {
     None,
-    /// No other request may try the rank.
+    /// The request counts among the rank's trials until the lease is dropped.
     Held,
-    /// The answer has begun: the next request may try the rank.
-    Shared,
-    /// The trial has succeeded or failed.
-    Judged,
+    /// The answer has begun, or a [`FailedTrial`] counts in place of the lease.
+    Released,
 }
 
 /// Tokens that a request writes to the cache of its rank and reuses from it.
@@ -263,17 +261,21 @@ impl Lease {
     /// The answer has begun: the next request may try the rank too, before this request ends.
     pub fn share_trial(&mut self) {
         if self.trial == LeaseTrial::Held {
-            self.trial = LeaseTrial::Shared;
+            self.trial = LeaseTrial::Released;
             if let Some(cell) = self.board.rank(self.rank) {
-                cell.trial_abandoned();
+                cell.end_trial();
+                self.board.room_made(self.rank);
             }
         }
     }
 
     /// The trial failed. The rank is to blame only if another rank serves the request.
     pub fn judge_open(&mut self, failure: RankFailure) -> FailedTrial {
-        self.judge_failure();
-        FailedTrial { board: self.board.clone(), failure }
+        let is_held = self.trial == LeaseTrial::Held;
+        if is_held {
+            self.trial = LeaseTrial::Released;
+        }
+        FailedTrial { board: self.board.clone(), failure, is_held }
     }
 
     /// Low estimate of [`prefill_time`](Self::prefill_time) in nanoseconds, for a token bill: the
@@ -335,7 +337,6 @@ impl Lease {
     /// lease counts as finished work.
     pub fn judge_success(&mut self) {
         self.judge_taken();
-        self.settle();
         if let Some(cell) = self.board.rank(self.rank) {
             cell.succeeded(self.requester);
         }
@@ -346,18 +347,6 @@ impl Lease {
     pub const fn judge_taken(&mut self) {
         self.served = true;
     }
-
-    /// The rank failed the request: a trial is over.
-    /// [`LoadBoard::hold_against`](crate::LoadBoard::hold_against) judges the failure.
-    pub fn judge_failure(&mut self) {
-        self.settle();
-    }
-
-    fn settle(&mut self) {
-        if self.trial == LeaseTrial::Held {
-            self.trial = LeaseTrial::Judged;
-        }
-    }
 }
 
 /// A trial that an engine answered with an error, until another rank's answer decides whether the
@@ -366,6 +355,8 @@ impl Lease {
 pub struct FailedTrial {
     board: ShardBoard,
     failure: RankFailure,
+    /// Counts among the rank's trials.
+    is_held: bool,
 }
 
 impl FailedTrial {
@@ -383,8 +374,9 @@ impl FailedTrial {
 
 impl Drop for FailedTrial {
     fn drop(&mut self) {
-        if let Some(cell) = self.board.rank(self.failure.rank) {
-            cell.trial_abandoned();
+        if let Some(cell) = self.board.rank(self.failure.rank).filter(|_| self.is_held) {
+            cell.end_trial();
+            self.board.room_made(self.failure.rank);
         }
     }
 }
@@ -396,10 +388,8 @@ impl Drop for Lease {
             past.sub(self.cache_tokens.written, self.cache_tokens.reused);
         }
         if let Some(cell) = self.board.rank(self.rank) {
-            // The head of an answer does not end the trial of an ejected rank.
-            let is_ejected = cell.ejected().is_some();
-            if self.trial == LeaseTrial::Held || self.trial == LeaseTrial::Judged && is_ejected {
-                cell.trial_abandoned();
+            if self.trial == LeaseTrial::Held {
+                cell.end_trial();
             }
             let served = self.served.then_some(self.requester.model);
             let held = std::mem::take(&mut self.held).unpin(&self.board, self.rank);

@@ -41,8 +41,7 @@ fn marks(text: &[u8]) -> PrefixMarks {
 }
 
 /// The rank fails a request and is paused. Its sibling serves requests.
-fn fail(board: &LoadBoard, mut lease: Lease, open: Duration) {
-    lease.judge_failure();
+fn fail(board: &LoadBoard, lease: Lease, open: Duration) {
     let weight = FailureWeight::Failed;
     let failure = RankFailure {
         rank: lease.rank(),
@@ -55,6 +54,7 @@ fn fail(board: &LoadBoard, mut lease: Lease, open: Duration) {
     let siblings = std::iter::once(RankIndex(1));
     let rules = BreakerRules { failures: 1, open };
     board.hold_against(failure, siblings, rules, NanosSinceStart(0));
+    drop(lease);
 }
 
 fn state(board: &LoadBoard) -> (u32, u64, u64) {

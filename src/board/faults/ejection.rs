@@ -47,8 +47,7 @@ impl RankLoad {
         // ordering: a hint; pairs with `ejected`. Stored before `open_until_ns`, which answers
         // would otherwise reset.
         self.ejection.store(word, Ordering::Relaxed);
-        // ordering: as above; the next half-open state has a new trial.
-        self.trial.store(false, Ordering::Relaxed);
+        self.forget_trials();
         self.keep_ejected(until);
         let more = |counts: u32| {
             let is_full = count_of(counts, reason) == COUNT_MAX;

@@ -39,7 +39,7 @@ pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode,
     let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
     let mut loaded = source.load()?;
     loaded.check_cores(&available_cores());
-    let of_file = findings::read_discovery_file(&mut loaded).len();
+    let of_file = loaded.read_workers().len();
     let write = |out: &mut dyn Write| -> io::Result<()> {
         let mut out = out;
         findings::write(&loaded.findings, &mut out)?;

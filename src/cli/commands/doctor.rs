@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
 pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, String> {
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
     let mut loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
-    let of_file = findings::read_discovery_file(&mut loaded);
+    let of_file = loaded.read_workers();
     let mut count = loaded.findings.len();
     let written = |error: io::Error| format!("cannot write the report: {error}");
     findings::write(&loaded.findings, out).map_err(written)?;

@@ -57,9 +57,13 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
     match source.load() {
         Ok(loaded) => run_logged(loaded, source, args.take_over),
+        // The keys of the log are not known.
         Err(reason) => {
             report_failed_start(&reason);
-            failed(reason)
+            match logging::start(&LogConfig::default()) {
+                Ok(_logging) => not_started(&reason, logging::takes_faults(&LogConfig::default())),
+                Err(_) => failed(reason),
+            }
         }
     }
 }
@@ -78,7 +82,8 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
             return failed(reason);
         }
     };
-    let config = configure(loaded, log.json);
+    let is_logged = logging::takes_faults(&log);
+    let config = configure(loaded, is_logged);
     let config = config.and_then(|config| level.map(|()| config).map_err(EndFault::NotStarted));
     let ended = config.and_then(|config| serve(config, source, takes_over));
     match &ended {
@@ -93,7 +98,7 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
             drop(logging);
             std::process::abort();
         }
-        Err(EndFault::Ended(error)) if log.json => {
+        Err(EndFault::Ended(error)) if is_logged => {
             // The log has the reason already, unless its level keeps errors away.
             if !tracing::enabled!(tracing::Level::ERROR) {
                 tracing::error!(target: START, error = error.to_string(), "ended");
@@ -102,19 +107,20 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
         }
         Err(EndFault::Ended(error)) => failed(error),
         Err(EndFault::Findings(found)) => {
-            let reason = format!("{} in the configuration", findings::summary(&found));
-            if !log.json {
-                return failed(format!("not started: {reason}"));
-            }
-            tracing::error!(target: START, error = reason, "not started");
-            ExitCode::FAILURE
+            let summary = findings::summary(&found);
+            not_started(&format!("{summary} in the configuration"), is_logged)
         }
-        Err(EndFault::NotStarted(reason)) if log.json => {
-            tracing::error!(target: START, error = reason, "not started");
-            ExitCode::FAILURE
-        }
-        Err(EndFault::NotStarted(reason)) => failed(reason),
+        Err(EndFault::NotStarted(reason)) => not_started(&reason, is_logged),
     }
+}
+
+/// Reports why the router has not started: in the log, or as a plain line.
+fn not_started(reason: &str, is_logged: bool) -> ExitCode {
+    if !is_logged {
+        return failed(format!("not started: {reason}"));
+    }
+    tracing::error!(target: START, error = reason, "not started");
+    ExitCode::FAILURE
 }
 
 /// Why the process ends with a failure.
@@ -125,8 +131,8 @@ enum EndFault {
 }
 
 /// The effective configuration, or the reason why it is unusable. Findings go to standard error.
-fn configure(loaded: LoadedConfig, is_json: bool) -> Result<Config, EndFault> {
-    if is_json {
+fn configure(loaded: LoadedConfig, is_logged: bool) -> Result<Config, EndFault> {
+    if is_logged {
         findings::log(&loaded.findings);
     } else {
         // A warning that cannot be printed does not prevent the start.

@@ -78,7 +78,7 @@ fn shadowed(args: &ShadowArgs) -> Result<(), String> {
     let rule: Rule = args.model.present.parse().map_err(|what| format!("--present: {what}"))?;
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
     let mut loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
-    let of_file = findings::read_discovery_file(&mut loaded);
+    let of_file = loaded.read_workers();
     // A warning that cannot be printed does not prevent the start.
     let _ = findings::write(&loaded.findings, &mut io::stderr().lock());
     let summary = findings::summary(&loaded.findings);

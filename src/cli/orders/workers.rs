@@ -88,7 +88,7 @@ pub(super) fn state(worker: &Value) -> &str {
 
 /// Reason why a worker is not used; empty if it is.
 pub(super) fn why(worker: &Value) -> String {
-    let reasons = ["error", "waits_for", "engine_used_by"].map(|name| word(worker, name));
+    let reasons = ["error", "waits_for"].map(|name| word(worker, name));
     let reason = reasons.into_iter().find(|reason| !reason.is_empty());
     match (reason, word(worker, "help")) {
         (None, _) => fault(worker),
@@ -129,6 +129,8 @@ mod tests {
         assert_eq!(row(&json!({}))[5], "-", "no rank");
         let down = json!({"error": "/health: status 503", "help": "read its log"});
         assert_eq!(why(&down), "/health: status 503; read its log");
+        let unused = json!({"state": "unused", "waits_for": "a to leave", "engine_used_by": "a"});
+        assert_eq!((state(&unused), &*why(&unused)), ("unused", "a to leave"));
         let rank = |fault: Option<&str>| json!({ "fault": fault });
         let paused = "paused: requests failed with status 404";
         assert_eq!(why(&json!({"ranks": [rank(Some(paused))]})), paused);

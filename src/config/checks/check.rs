@@ -7,6 +7,7 @@ use crate::keys::table::KeyTable;
 use crate::sections::schema::{Config, IndexConfig};
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine::LoadSource;
+use crate::values::quantity::format_duration;
 use crate::values::url::{WorkerUrl, shown_url};
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
@@ -18,6 +19,12 @@ use std::time::Duration;
 /// Engines' HTTP servers close idle connections after this long (uvicorn's default, vLLM 0.33 and
 /// SGLang 0.5).
 const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Engines send nothing for longer than this while they compute a long prompt or wait for room.
+const ENGINE_DEADLINE_SENSIBLE: Duration = Duration::from_secs(1);
+
+/// A round trip between continents takes longer than this.
+const NETWORK_DEADLINE_SENSIBLE: Duration = Duration::from_millis(100);
 
 /// A prefill, and the events after it, do not take longer.
 const SPECULATIVE_TTL_SENSIBLE: Duration = Duration::from_secs(60);
@@ -53,6 +60,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.traces(config);
     check.log(&config.log);
     check.times(config);
+    check.deadlines(config);
     check.findings
 }
 
@@ -259,6 +267,44 @@ impl Check<'_> {
             let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never be taken; raise it";
             self.error("limits.buffered_bytes_max", what, help);
+        }
+    }
+
+    /// Deadlines that requests and checks miss whatever the engine does.
+    fn deadlines(&mut self, config: &Config) {
+        let times = &config.timeouts;
+        let prefill = config.flow.disaggregation.prefill_timeout.unwrap_or(times.first_byte);
+        let of_engines = [
+            ("timeouts.first_byte", times.first_byte),
+            ("timeouts.stream_idle", times.stream_idle),
+            ("disaggregation.prefill_timeout", prefill),
+        ];
+        let of_networks = [
+            ("timeouts.handshake", times.handshake),
+            ("timeouts.head", times.head),
+            ("timeouts.body", times.body),
+            ("timeouts.connect", times.connect),
+            ("timeouts.write", times.write),
+            ("health.timeout", config.health.timeout),
+        ];
+        let of_engines = of_engines.map(|(key, time)| (key, time, ENGINE_DEADLINE_SENSIBLE));
+        let of_networks = of_networks.map(|(key, time)| (key, time, NETWORK_DEADLINE_SENSIBLE));
+        for (key, time, sensible) in of_engines.into_iter().chain(of_networks) {
+            if !time.is_zero() && time < sensible && self.origins.has(key) {
+                let what = format!(
+                    "`{key}` is {}, less than {}",
+                    format_duration(time),
+                    format_duration(sensible)
+                );
+                let help = match sensible {
+                    ENGINE_DEADLINE_SENSIBLE => {
+                        "an engine that computes a long prompt, or has no room, sends nothing for \
+                         longer: most requests would fail"
+                    }
+                    _ => "a round trip may take longer, and each that does would fail",
+                };
+                self.warning(key, what, help);
+            }
         }
     }
 

@@ -3,13 +3,16 @@
 
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
+use super::kv_endpoints::tcp_address;
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::setting::Word;
 use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, ModelConfig};
 use crate::sections::worker::WorkerConfig;
 use crate::values::admin_address::AdminAddress;
+use crate::values::engine_address::{EngineAddress, EngineHost, EngineLikeness};
 use crate::values::url::{WorkerUrl, shown_url};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Keys without effect where no queue is.
@@ -28,6 +31,9 @@ const OF_ENDPOINT: [&str; 2] = ["queue.stale_after", "queue.hops_max"];
 /// Advice for a worker that is the router.
 const LOOP_HELP: &str = "write the address of the engine, or move one of the two ports";
 
+/// Advice for an engine with two workers.
+const TWIN_HELP: &str = "remove either of them: requests use a single worker of an engine";
+
 /// All findings on the configuration of a router.
 #[must_use]
 pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
@@ -35,6 +41,8 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings };
     check.loops(config, &config.workers);
     check.named_loops(config);
+    check.engines_by_two_names(&[], &config.workers);
+    check.engines_found_twice(config);
     check.unused_queue_keys(config);
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
@@ -52,6 +60,7 @@ pub(crate) fn check_against_router(
     let mut check = Check { origins, findings: Vec::new() };
     check.loops(router, workers);
     check.taken_names(router, workers);
+    check.engines_by_two_names(&router.workers, workers);
     check.findings
 }
 
@@ -69,6 +78,52 @@ impl Check<'_> {
             if let Some(key) = looping_key(&own, &worker.url) {
                 let what = format!("worker {} is `{key}` of this router", worker.url);
                 self.error(&format!("worker.{position}.url"), what, LOOP_HELP);
+            }
+            for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
+                for endpoint in endpoints {
+                    let address = tcp_address(endpoint, worker);
+                    let address = address.and_then(|(host, port)| literal(&host, port));
+                    if let Some(key_of_own) = address.and_then(|address| own_key(&own, address)) {
+                        let what = format!("{endpoint} is `{key_of_own}` of this router");
+                        self.error(&format!("worker.{position}.{key}"), what, LOOP_HELP);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Two workers of the same engine, as far as their URLs show. Requests use a single worker.
+    fn engines_by_two_names(&mut self, present: &[WorkerConfig], workers: &[WorkerConfig]) {
+        let mut by_port = HashMap::<u16, Vec<(EngineAddress, &str)>>::new();
+        for worker in present {
+            if let Some(place) = place_of(worker) {
+                by_port.entry(place.port).or_default().push((place, &worker.url));
+            }
+        }
+        for (position, worker) in workers.iter().enumerate() {
+            let Some(place) = place_of(worker) else { continue };
+            let others = by_port.entry(place.port).or_default();
+            let is_twin = |(other, url): &&(EngineAddress, &str)| {
+                *url != worker.url && is_one_engine(&place, other)
+            };
+            if let Some((_, twin)) = others.iter().find(is_twin) {
+                let what = format!("worker {} is the engine of worker {twin}", worker.url);
+                self.warning(&format!("worker.{position}.url"), what, TWIN_HELP);
+            }
+            others.push((place, &worker.url));
+        }
+    }
+
+    /// Names and literal addresses of `discovery.dns` that lead to an engine of the file.
+    fn engines_found_twice(&mut self, config: &Config) {
+        let listed: Vec<_> = config.workers.iter().filter_map(place_of).collect();
+        for url in &config.discovery.dns {
+            let place = WorkerUrl::parse(url).ok().map(|url| EngineAddress::of(&url, None));
+            let is_listed = |place| listed.iter().any(|other| is_one_engine(place, other));
+            if place.as_ref().is_some_and(is_listed) {
+                let shown = shown_url(url);
+                let what = format!("`discovery.dns` {shown:?} finds a worker of this file again");
+                self.warning("discovery.dns", what, TWIN_HELP);
             }
         }
     }
@@ -167,18 +222,30 @@ fn own_addresses(router: &Config) -> Vec<(&'static str, SocketAddr)> {
 /// Key of the own address that a URL leads to.
 fn looping_key(own: &[(&'static str, SocketAddr)], url: &str) -> Option<&'static str> {
     let url = WorkerUrl::parse(url).ok()?;
-    let address = literal(&url)?;
+    own_key(own, literal(&url.host, url.port)?)
+}
+
+fn own_key(own: &[(&'static str, SocketAddr)], address: SocketAddr) -> Option<&'static str> {
     own.iter().find(|(_, own)| leads_to(address, *own)).map(|(key, _)| *key)
 }
 
-/// Address of a URL with a host that needs no look-up.
-fn literal(url: &WorkerUrl) -> Option<SocketAddr> {
-    let host = url.host.trim_start_matches('[').trim_end_matches(']');
-    let ip = match host {
-        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        host => host.parse().ok()?,
+/// Address of a host that needs no look-up.
+fn literal(host: &str, port: u16) -> Option<SocketAddr> {
+    let ip = match EngineHost::of(host) {
+        EngineHost::Localhost => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host => host.address()?,
     };
-    Some(SocketAddr::new(ip, url.port))
+    Some(SocketAddr::new(ip, port))
+}
+
+fn place_of(worker: &WorkerConfig) -> Option<EngineAddress> {
+    let url = WorkerUrl::parse(&worker.url).ok()?;
+    Some(EngineAddress::of(&url, worker.tls.tls_name.as_deref()))
+}
+
+/// Are both the same engine without a look-up?
+fn is_one_engine(one: &EngineAddress, other: &EngineAddress) -> bool {
+    one.likeness(other, [None, None]) == EngineLikeness::One
 }
 
 /// True if a connection to `address` reaches a socket that listens on `own`. An address of another
@@ -213,6 +280,51 @@ mod tests {
         ] {
             assert_eq!(found(listen, url), count, "{listen} {url}");
         }
+    }
+
+    /// M1: KV events were awaited for ever from the router's own port.
+    #[test]
+    fn an_endpoint_of_events_that_is_the_router_is_found() {
+        for (key, endpoint, count) in [
+            ("kv_events", "tcp://127.0.0.1:8000", 1),
+            ("kv_events", "tcp://localhost:9090", 1),
+            ("replay", "tcp://*:8000", 1),
+            ("kv_events", "tcp://127.0.0.1:5557", 0),
+            ("kv_events", "tcp://gpu1:8000", 0),
+            ("kv_events", "ipc:///8000", 0),
+        ] {
+            let found = findings(&format!(
+                "listen = \"127.0.0.1:8000\"\n[[worker]]\nurl = \"http://127.0.0.1:7000\"\n\
+                 {key} = [\"{endpoint}\"]\n"
+            ));
+            let found = found.iter().filter(|found| found.contains("of this router"));
+            assert_eq!(found.count(), count, "{key} {endpoint}");
+        }
+    }
+
+    /// M1: the router used one of them, and counted and showed two.
+    #[test]
+    fn an_engine_by_two_names_has_a_warning() {
+        let twins = |urls: &[&str], dns: &str| {
+            let worker = |url: &&str| format!("[[worker]]\nurl = \"{url}\"\n");
+            let workers: String = urls.iter().map(worker).collect();
+            let found = findings(&format!("[discovery]\ndns = [{dns}]\n{workers}"));
+            found.into_iter().filter(|found| found.contains("a single worker of an engine")).count()
+        };
+        let local = ["http://127.0.0.1:8001", "http://localhost:8001"];
+        assert_eq!(twins(&local, ""), 1);
+        assert_eq!(twins(&["http://[::1]:8001", "http://localhost:8001"], ""), 1);
+        assert_eq!(twins(&["http://GPU1:8001", "http://gpu1.:8001"], ""), 1);
+        for two in [
+            ["http://[::1]:8001", "http://127.0.0.1:8001"],
+            ["http://localhost:8001", "http://localhost:8002"],
+            ["http://localhost:8001", "https://localhost:8001"],
+            ["http://gpu1:8001", "http://gpu2:8001"],
+        ] {
+            assert_eq!(twins(&two, ""), 0, "{two:?}");
+        }
+        assert_eq!(twins(&local[..1], "\"http://localhost:8001\""), 1);
+        assert_eq!(twins(&local[..1], "\"http://localhost:8002\""), 0);
     }
 
     #[test]

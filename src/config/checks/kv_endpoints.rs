@@ -4,15 +4,19 @@ use super::check::Check;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine_address::EngineHost;
 use crate::values::url::WorkerUrl;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 
 impl Check<'_> {
-    /// Endpoints that are no ZMQ endpoints, that are HTTP ports of workers, or that publish for
-    /// several workers.
+    /// Endpoints that are no ZMQ endpoints, that are HTTP ports of workers, that publish for
+    /// several workers, or that should both publish and replay.
     pub(crate) fn kv_endpoints(&mut self, workers: &[WorkerConfig]) {
         let urls = workers.iter().filter_map(|worker| WorkerUrl::parse(&worker.url).ok());
         let urls: Vec<WorkerUrl> = urls.collect();
+        let of_worker = |worker: &WorkerConfig| -> Vec<PublisherAddress> {
+            worker.kv_events.iter().map(|endpoint| PublisherAddress::of(endpoint, worker)).collect()
+        };
+        let sockets: HashSet<PublisherAddress> = workers.iter().flat_map(of_worker).collect();
         let mut publishers = HashMap::new();
         for (position, worker) in workers.iter().enumerate() {
             for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
@@ -24,6 +28,14 @@ impl Check<'_> {
                         let what = format!("{endpoint} is the HTTP port of {url}");
                         let option = if key == "replay" { "replay_endpoint" } else { "endpoint" };
                         let help = format!("write `{option}` of the engine's --kv-events-config");
+                        self.error(&key_path, what, help);
+                    } else if key == "replay"
+                        && sockets.contains(&PublisherAddress::of(endpoint, worker))
+                    {
+                        let what = format!(
+                            "{endpoint} is an endpoint of `kv_events`, and no socket is both"
+                        );
+                        let help = "write `replay_endpoint` of the engine's --kv-events-config";
                         self.error(&key_path, what, help);
                     }
                 }
@@ -42,29 +54,29 @@ impl Check<'_> {
     }
 }
 
-/// An endpoint in comparable form.
-#[derive(PartialEq, Eq, Hash)]
-enum PublisherAddress<'a> {
-    /// TCP, to which the router connects.
+/// Socket of an endpoint, however its host is spelled.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum PublisherAddress {
     Tcp(EngineHost, u16),
-    /// A Unix socket, or an endpoint that the engine connects to.
-    Text(&'a str),
+    /// A path, or a socket that the router binds.
+    Other(String),
 }
 
-impl<'a> PublisherAddress<'a> {
-    fn of(endpoint: &'a str, worker: &WorkerConfig) -> Self {
-        match tcp_place(endpoint, worker) {
-            Some((EngineHost::Localhost, port)) => {
-                Self::Tcp(EngineHost::Address(Ipv4Addr::LOCALHOST.into()), port)
-            }
-            Some((host, port)) => Self::Tcp(host, port),
-            None => Self::Text(endpoint),
-        }
+impl PublisherAddress {
+    fn of(endpoint: &str, worker: &WorkerConfig) -> Self {
+        let Some((host, port)) = tcp_address(endpoint, worker) else {
+            return Self::Other(endpoint.to_owned());
+        };
+        let host = match EngineHost::of(&host) {
+            EngineHost::Localhost => EngineHost::Address(Ipv4Addr::LOCALHOST.into()),
+            host => host,
+        };
+        Self::Tcp(host, port)
     }
 }
 
-/// Host and port that the router connects to. A wildcard is the worker's own host.
-fn tcp_place(endpoint: &str, worker: &WorkerConfig) -> Option<(EngineHost, u16)> {
+/// Host and port that the router connects to. `*` is the worker's own host.
+pub(crate) fn tcp_address(endpoint: &str, worker: &WorkerConfig) -> Option<(String, u16)> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -72,12 +84,13 @@ fn tcp_place(endpoint: &str, worker: &WorkerConfig) -> Option<(EngineHost, u16)>
         "*" | "0.0.0.0" | "::" => WorkerUrl::parse(&worker.url).ok()?.host,
         host => host.to_owned(),
     };
-    Some((EngineHost::of(&host), port))
+    Some((host, port))
 }
 
 /// The `url` with the host and the port of the endpoint.
 fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Option<String> {
-    let (host, port) = tcp_place(endpoint, worker)?;
+    let (host, port) = tcp_address(endpoint, worker)?;
+    let host = EngineHost::of(&host);
     let is_it = |url: &&WorkerUrl| url.port == port && host.is_same(&EngineHost::of(&url.host));
     urls.iter().find(is_it).map(WorkerUrl::text)
 }
@@ -143,5 +156,25 @@ mod tests {
         let relay = "\"tcp://relay:1\", \"tcp://relay:1\"";
         assert_eq!(found(hosts, [relay, any]), 0);
         assert_eq!(found(hosts, [relay, "\"tcp://relay:1\""]), 1);
+    }
+
+    /// M1: a socket that publishes repeats no batches, so no missed batch came back.
+    #[test]
+    fn an_endpoint_of_events_is_no_endpoint_of_replays() {
+        let found = |replay: &str| {
+            let text = format!(
+                "[[worker]]\nurl = \"http://gpu1:8000\"\nkv_events = [\"tcp://*:5557\"]\n\
+                 [[worker]]\nurl = \"http://localhost:8000\"\nkv_events = [\"ipc:///e\", \
+                 \"tcp://127.0.0.1:5559\"]\nreplay = [\"{replay}\"]\n"
+            );
+            let found = findings(&text);
+            found.into_iter().filter(|one| one.contains("no socket is both")).count()
+        };
+        for wrong in ["tcp://gpu1:5557", "ipc:///e", "tcp://*:5559", "tcp://localhost:5559"] {
+            assert_eq!(found(wrong), 1, "{wrong}");
+        }
+        for right in ["tcp://gpu1:5558", "ipc:///r", "tcp://*:5557", "tcp://gpu2:5557"] {
+            assert_eq!(found(right), 0, "{right}");
+        }
     }
 }

@@ -168,12 +168,9 @@ impl KnownWorker {
     /// The worker as shards see it.
     fn shown(&self) -> Worker {
         let mut shown = self.shown.clone();
-        // A drain: running requests end, and no new requests arrive.
         let is_surplus = self.engine.used_by.is_some() && shown.state == WorkerState::Up;
         shown.state = match self.order {
-            OperatorOrder::Serve | OperatorOrder::Sleep(_) if is_surplus => {
-                shown.state.draining(false)
-            }
+            OperatorOrder::Serve | OperatorOrder::Sleep(_) if is_surplus => WorkerState::Unused,
             OperatorOrder::Serve | OperatorOrder::Sleep(_) => shown.state,
             OperatorOrder::Drain(moves) | OperatorOrder::Leave(_, moves) => {
                 shown.state.draining(moves)

@@ -109,9 +109,11 @@ fn log_refusal(refused: &ReloadError) {
     }
 }
 
+/// Logs a finding in the form of a start.
 fn log(finding: &Finding) {
-    match finding.severity {
-        Severity::Error => error!("{finding}"),
-        Severity::Warning => warn!("{finding}"),
+    let Finding { severity, origin, what, help } = finding;
+    match severity {
+        Severity::Error => error!(place = %origin, help, "configuration: {what}"),
+        Severity::Warning => warn!(place = %origin, help, "configuration: {what}"),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// `Retry-After` without an estimate of free room. Short, because a place may free at any moment.
 const BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Adds a `Retry-After` to every 429.
+/// Adds a `Retry-After` to every 429 that a later try may avoid.
 pub(crate) fn with_time(routing: &RoutingState, stop: Stop) -> Stop {
     let timed = |refusal: Refusal| match (refusal.status(), refusal.retry_after()) {
         (429, None) => {

@@ -92,8 +92,7 @@ pub(crate) fn served_elsewhere(shard: &Shard, trial: &FailedTrial) {
 }
 
 /// Counts a failure against the rank of a lease.
-pub(crate) fn mark_failed(shard: &Shard, lease: &mut Lease, judgement: Judgement) {
-    lease.judge_failure();
+pub(crate) fn mark_failed(shard: &Shard, lease: &Lease, judgement: Judgement) {
     hold(shard, judgement.against(lease.rank(), lease.requester(), lease.is_trial()));
 }
 

@@ -205,7 +205,7 @@ impl Description {
             "{engine}, {models}, {} rank{}{}{}",
             self.ranks.len(),
             has(self.ranks.len() != 1, "s"),
-            has(all(|rank| rank.events.is_some()), ", KV events"),
+            has(all(|rank| rank.events.is_some()), ", endpoint of KV events"),
             has(all(|rank| rank.reuses_prefixes == Some(true)), ", prefix caching"),
         )
     }

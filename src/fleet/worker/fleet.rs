@@ -134,6 +134,8 @@ pub enum WorkerState {
         /// Other workers continue its streams, as far as streams can move.
         moves: bool,
     },
+    /// Answers, and is the engine of another worker: requests use that worker.
+    Unused,
     /// Removed by the operator. Only its index is left, and late requests.
     Gone,
 }
@@ -145,7 +147,7 @@ impl WorkerState {
         match self {
             Self::Gone => self,
             Self::Draining { answers, .. } => Self::Draining { answers, moves },
-            Self::Up => Self::Draining { answers: true, moves },
+            Self::Up | Self::Unused => Self::Draining { answers: true, moves },
             Self::Unknown | Self::Down => Self::Draining { answers: false, moves },
         }
     }
@@ -164,7 +166,7 @@ impl WorkerState {
 
     #[must_use]
     pub const fn answers(self) -> bool {
-        matches!(self, Self::Up | Self::Draining { answers: true, .. })
+        matches!(self, Self::Up | Self::Unused | Self::Draining { answers: true, .. })
     }
 
     /// Did the worker fail its checks, or was it removed?

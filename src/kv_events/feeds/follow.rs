@@ -9,7 +9,7 @@ use crate::counters::ResetReason;
 use crate::ranks::rank::KvMessage;
 use crate::ranks::restore::overdue;
 use crate::ranks::sequence::BatchArrival;
-use crate::status::FeedState;
+use crate::status::{FEED_HELP, FeedState};
 use forebay_base::count_broken_invariant;
 use forebay_zmq::{Connection, SocketError, ZmqSource};
 use futures_util::FutureExt;
@@ -257,6 +257,7 @@ impl<P: KvPort> Feed<P> {
             dp_rank = self.dp_rank.0,
             endpoint = %self.endpoint,
             %error,
+            help = FEED_HELP,
             "no KV events: prompts are not matched against this rank until it is reached; trying on"
         );
     }

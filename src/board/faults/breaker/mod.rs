@@ -5,7 +5,7 @@
 //! | state | requests that the failures concern | next state |
 //! |---|---|---|
 //! | closed | all | half open, when the rank fails more than its siblings |
-//! | half open | a single trial at a time | closed by successes, paused by a failed trial |
+//! | half open | trials: [`RankLoad::claim`] | closed by successes, paused by a failed trial |
 //! | paused | none | half open, when the pause ends |
 //!
 //! * **Score.** Each failure adds its weight, each success halves the score. The share of failures
@@ -15,13 +15,22 @@
 //!   model. A failure of a second caller or model on the rank widens the scope.
 //! * **Siblings.** A rank leaves the state *closed* only while a sibling does better; the best rank
 //!   never leaves it: see [`LoadBoard::hold_against`].
-//! * **Trials.** A trial that an engine answers with an error is retried on a sibling, and the
-//!   client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
+//! * **Trials.** At first a single trial runs. Each trial that the rank serves in a row lets a
+//!   further trial run beside it: 1, then 2, 4 and 8, as each round doubles the next (slow start
+//!   of RFC 5681). A single trial at a time would leave a mended rank idle beside a full queue.
+//! * **Failed trials.** A trial that an engine answers with an error is retried on a sibling, and
+//!   the client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
 //!   paused. If the sibling fails too, the request is to blame, and the next request is the trial.
 //! * **Pauses** grow, until the rank has served [`STREAK_MAX`] requests in a row. The first success
 //!   closes the breaker of a rank that was not paused, unless its share of failures is high. A rank
 //!   that was paused has to serve more trials, so that a rank with occasional failures gets only
 //!   trials.
+
+mod failure;
+
+pub use self::failure::{
+    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
+};
 
 use super::tag::{Tag, Witness};
 use crate::LoadBoard;
@@ -36,7 +45,7 @@ const PAUSE_GROWTH: u32 = 4;
 /// Longest pause, unless the first pause is longer. A failed trial delays its client only a moment,
 /// and a recovered rank is missed while its siblings are full.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
-/// A trial that takes longer than this no longer blocks other trials.
+/// Trials that take longer than this no longer block other trials: a whole answer may take minutes.
 const TRIAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Most pauses that are counted.
 const LEVEL_MAX: u32 = 15;
@@ -66,71 +75,6 @@ const DOUBTS_MASK: u32 = !(ONE_DOUBT - 1);
 const SHARE_MASK: u32 = !(DOUBTS_MASK | LEVEL_MASK | STREAK_MASK);
 const SHARE_MAX: u32 = SHARE_MASK >> SHARE_BIT;
 const _: () = assert!(STREAK_MAX <= STREAK_MASK && LEVEL_MAX <= LEVEL_MASK >> LEVEL_BIT);
-
-/// Weight of a failure in the score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureWeight {
-    /// The rank refused the request as wrong (4xx). Callers cause most of these refusals.
-    Refused = 1,
-    /// The rank failed the request.
-    Failed = 2,
-}
-
-/// Requests that a failure counts against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureScope {
-    /// The request alone: other requests of its caller may fail too.
-    Caller,
-    /// The model on the rank: the same request was served by another rank.
-    Model,
-    /// The rank: no request could have caused the failure.
-    Rank,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankFailure {
-    pub rank: RankIndex,
-    pub requester: Requester,
-    /// Requests that the failure counts against.
-    pub scope: FailureScope,
-    pub weight: FailureWeight,
-    /// Status of the answer; 0 without an answer.
-    pub status: u16,
-    /// The request was a trial, and the rank is to blame.
-    pub is_trial: bool,
-}
-
-/// Conditions and length of a pause.
-#[derive(Clone, Copy, Debug)]
-pub struct BreakerRules {
-    /// Failures after which a rank may be paused.
-    pub failures: u32,
-    pub open: Duration,
-}
-
-/// Result of a claim on a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerClaim {
-    /// No pause covers the request.
-    Free,
-    /// The rank is half open, and this request is its trial.
-    Trial,
-}
-
-/// Failures held against a rank, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldFailures {
-    /// Weights of failures, less what successes took off.
-    pub score: u32,
-    /// Status of the last failure; 0 without an answer.
-    pub status: u16,
-    pub is_one_model: bool,
-    pub is_one_caller: bool,
-    /// End of the pause; 0: no pause.
-    pub until: NanosSinceStart,
-    /// Pauses since the rank last had [`STREAK_MAX`] successes in a row.
-    pub pauses: u32,
-}
 
 impl LoadBoard {
     /// Counts a failure of a rank, and half-opens the rank if it does worse than `siblings`: other
@@ -179,8 +123,8 @@ impl LoadBoard {
 }
 
 impl RankLoad {
-    /// May a request be sent to the rank now? In half-open state a single request gets `true`;
-    /// its outcome decides. Without a `requester`: does the rank accept some callers?
+    /// May a request be sent to the rank now? In half-open state only trials get `true`; their
+    /// outcome decides. Without a `requester`: does the rank accept some callers?
     #[must_use]
     #[inline]
     pub fn breaker_admits(&self, now: NanosSinceStart, requester: Option<Requester>) -> bool {
@@ -192,8 +136,8 @@ impl RankLoad {
         // ordering: a single word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
-            || (now.0 >= open_until && !self.trial_taken())
-            || self.trial_is_long(now)
+            || (now.0 >= open_until && self.trials() < self.trials_max())
+            || self.are_trials_long(now)
             || (self.ejected().is_none() && !self.covers(requester))
     }
 
@@ -203,8 +147,8 @@ impl RankLoad {
         self.is_open() && (self.ejected().is_some() || self.covers(Some(requester)))
     }
 
-    /// Claims the trial of a half-open rank, after the rank was selected. `None`: another request
-    /// has the trial.
+    /// Claims a trial of a half-open rank, after the rank was selected. `None`: other requests have
+    /// all trials. [`Self::end_trial`] gives a trial back.
     #[must_use]
     #[inline]
     pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
@@ -223,25 +167,74 @@ impl RankLoad {
         if open_until == 0 || (self.ejected().is_none() && !concerns()) {
             return Some(BreakerClaim::Free);
         }
-        // ordering: the swap picks a single winner and publishes nothing else.
-        let won = now.0 >= open_until && !self.trial.swap(true, Ordering::Relaxed);
-        if (won || self.trial_is_long(now)) && self.ejected().is_none() {
-            let at = now.0.max(1);
-            // ordering: as above. Start of the trial: of two requests that find the trial too long,
-            // the compare-exchange picks a winner.
-            let relaxed = Ordering::Relaxed;
-            let next = self.open_until_ns.compare_exchange(open_until, at, relaxed, relaxed);
-            return (won || next.is_ok()).then_some(BreakerClaim::Trial);
+        if now.0 < open_until {
+            return None;
         }
-        won.then_some(BreakerClaim::Trial)
+        if self.are_trials_long(now) {
+            // Of several requests that find the trials too long, a single request begins anew.
+            let is_first = self.begin_trials(open_until, now);
+            if is_first {
+                // ordering: a count of hints; a claim at the same moment may be forgotten.
+                self.trials.store(1, Ordering::Relaxed);
+            }
+            return is_first.then_some(BreakerClaim::Trial);
+        }
+        let most = self.trials_max();
+        let more = |trials: u8| (trials < most).then(|| trials + 1);
+        // ordering: the read-modify-write picks the last trial, and publishes nothing.
+        let before = self.trials.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        if before == 0 && self.ejected().is_none() {
+            self.begin_trials(open_until, now);
+        }
+        Some(BreakerClaim::Trial)
     }
 
-    /// A whole answer may take minutes: after [`TRIAL_WAIT_MAX`], the next request is a trial too.
-    fn trial_is_long(&self, now: NanosSinceStart) -> bool {
+    /// Notes the start of the first of the current trials; false: another request was faster, or
+    /// the rank was paused meanwhile.
+    fn begin_trials(&self, open_until: u64, now: NanosSinceStart) -> bool {
+        // ordering: picks a single winner; pairs with the load in `are_trials_long`.
+        let relaxed = Ordering::Relaxed;
+        self.open_until_ns.compare_exchange(open_until, now.0.max(1), relaxed, relaxed).is_ok()
+    }
+
+    fn are_trials_long(&self, now: NanosSinceStart) -> bool {
         // ordering: hints; pair with `claim`.
-        let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        let long = NanosSinceStart(open_until).plus(TRIAL_WAIT_MAX);
-        self.ejected().is_none() && self.trial_taken() && now >= long
+        let since = NanosSinceStart(self.open_until_ns.load(Ordering::Relaxed));
+        self.ejected().is_none() && self.is_tried() && now >= since.plus(TRIAL_WAIT_MAX)
+    }
+
+    /// Trials at a time. The first byte of a body shows whether an ejected rank is well, and no
+    /// head before that byte does.
+    fn trials_max(&self) -> u8 {
+        match self.ejected() {
+            Some(_) => 1,
+            None => 1 + self.streak(),
+        }
+    }
+
+    /// A trial has ended, or its answer has begun: another request may try the rank. Called once
+    /// for each claim.
+    pub fn end_trial(&self) {
+        let less = |trials: u8| trials.checked_sub(1);
+        // ordering: pairs with the update in `claim`.
+        let _ = self.trials.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Forgets all trials: the next half-open state has trials of its own.
+    pub(crate) fn forget_trials(&self) {
+        // ordering: a hint; pairs with `breaker_admits`.
+        self.trials.store(0, Ordering::Relaxed);
+    }
+
+    /// Does a request try the rank, without the begin of an answer?
+    #[must_use]
+    pub fn is_tried(&self) -> bool {
+        self.trials() > 0
+    }
+
+    fn trials(&self) -> u8 {
+        // ordering: a hint; `claim` decides.
+        self.trials.load(Ordering::Relaxed)
     }
 
     /// The rank served a request. Failures of another model alone stay.
@@ -265,6 +258,7 @@ impl RankLoad {
         // ordering: independent words, each a hint; of two successes at once the later store wins.
         self.failures.store(left, Ordering::Relaxed);
         let level = self.level();
+        let is_tried = self.is_open() && self.ejected().is_none();
         let mut streak = 0;
         let mut share = 0;
         self.change_history(|word| {
@@ -272,21 +266,20 @@ impl RankLoad {
             share = (word & SHARE_MASK) >> SHARE_BIT;
             share -= share.div_ceil(SHARE_REQUESTS);
             match word & LEVEL_MASK {
+                0 if is_tried => share << SHARE_BIT | streak.min(STREAK_MAX),
                 0 => share << SHARE_BIT,
                 _ if streak >= STREAK_MAX => share << SHARE_BIT,
                 level => share << SHARE_BIT | level | streak,
             }
         });
         // The head of an answer may come from a server with a hanging engine.
-        if self.ejected().is_none() && self.is_open() {
+        if is_tried {
             let is_enough = match level {
                 0 => share < WORSE_SHARE,
                 _ => streak >= level.saturating_mul(TRIALS_PER_LEVEL).min(STREAK_MAX),
             };
             if is_enough {
                 self.close();
-            } else {
-                self.trial_abandoned();
             }
         }
     }
@@ -302,6 +295,13 @@ impl RankLoad {
         let _ = self.history.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             Some(change(word)).filter(|changed| *changed != word)
         });
+    }
+
+    /// Successes in a row since the last failure, at most [`STREAK_MAX`], while the rank is tried.
+    fn streak(&self) -> u8 {
+        // ordering: a hint; pairs with `change_history`.
+        let streak = self.history.load(Ordering::Relaxed) & STREAK_MASK;
+        u8::try_from(streak.min(STREAK_MAX)).unwrap_or(0)
     }
 
     fn level(&self) -> u32 {
@@ -390,13 +390,12 @@ impl RankLoad {
         }
     }
 
-    /// Single requests try the rank from now on.
+    /// Only trials are sent to the rank from now on.
     fn half_open(&self, now: NanosSinceStart) {
         // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
         // since 0 means closed.
         self.open_until_ns.fetch_max(now.0.max(1), Ordering::Relaxed);
-        // ordering: as above.
-        self.trial.store(false, Ordering::Relaxed);
+        self.forget_trials();
     }
 
     /// Begins a pause, unless a pause is running. Failures during a pause are of earlier requests.
@@ -412,9 +411,7 @@ impl RankLoad {
         // ordering: pairs with `breaker_admits`; a late reader sends an extra request. At least 1,
         // since 0 means closed. Not before the end of an ejection.
         self.open_until_ns.fetch_max(until.0.max(1), Ordering::Relaxed);
-        // The failed trial is over: the next half-open state has a new trial.
-        // ordering: as above.
-        self.trial.store(false, Ordering::Relaxed);
+        self.forget_trials();
     }
 
     /// Closes the breaker of the best rank. False: it was closed, or the rank is ejected.
@@ -425,12 +422,6 @@ impl RankLoad {
             self.close();
         }
         is_paused
-    }
-
-    /// The trial ended without an outcome: the next request may try. Only the claimant calls this.
-    pub fn trial_abandoned(&self) {
-        // ordering: pairs with the swap in `claim`.
-        self.trial.store(false, Ordering::Relaxed);
     }
 
     /// The score: weights of failures, halved by successes.
@@ -466,15 +457,7 @@ impl RankLoad {
     pub(crate) fn close(&self) {
         // ordering: independent words, each a hint; pairs with `breaker_admits`.
         self.open_until_ns.store(0, Ordering::Relaxed);
-        // ordering: as above.
-        self.trial.store(false, Ordering::Relaxed);
-    }
-
-    /// Has a request claimed the trial?
-    #[must_use]
-    pub fn trial_taken(&self) -> bool {
-        // ordering: a hint; `claim` decides.
-        self.trial.load(Ordering::Relaxed)
+        self.forget_trials();
     }
 
     fn witness(&self) -> Witness {

@@ -230,6 +230,66 @@ fn a_trial_that_takes_long_keeps_no_other_waiting() {
     assert_eq!((claim(1_010), claim(1_011)), (Some(BreakerClaim::Trial), None));
 }
 
+/// A rank that was paused `pauses` times and is mended, beside a full queue: time until all its
+/// places are taken, or all requests may go there. Each answer takes `answer_ms`.
+fn recovery_ms(pauses: u32, answer_ms: u64) -> u64 {
+    const PLACES: usize = 64;
+    let fleet = Fleet::new(2);
+    let rank = fleet.rank(0);
+    let mut now = 1;
+    for _ in 0..pauses {
+        (0..3).for_each(|_| fleet.fail(0, failure(X, 500), now));
+        assert_eq!(rank.claim(at(now), X), Some(BreakerClaim::Trial));
+        fleet.fail_trial(0, failure(X, 500), now);
+        rank.end_trial();
+        now = rank.held().unwrap().until.0 / MS;
+    }
+    let start = now;
+    let mut ends = std::collections::VecDeque::new();
+    while !fleet.is_free(0, X) && ends.len() < PLACES {
+        while ends.front().is_some_and(|end| *end <= now) {
+            ends.pop_front();
+            rank.succeeded(X);
+            rank.end_trial();
+        }
+        while ends.len() < PLACES && rank.claim(at(now), X) == Some(BreakerClaim::Trial) {
+            ends.push_back(now + answer_ms);
+        }
+        now += 10;
+    }
+    now - 10 - start
+}
+
+/// A single trial at a time took 16 answers in turn, however many requests waited.
+#[test]
+fn trials_double_until_a_mended_rank_takes_all_requests() {
+    assert_eq!(recovery_ms(1, 100), 300, "1, 2 and a part of 4");
+    assert_eq!(recovery_ms(4, 100), 500, "1, 2, 4, 8 and a part of 16");
+    assert_eq!(recovery_ms(4, 900), 4_500, "14,400 ms one by one");
+    // Each second lets trials begin beside the ones that run.
+    let long = recovery_ms(4, 20_000);
+    assert!(long < 30_000, "{long} ms, and 35,000 ms one by one");
+}
+
+/// A failure among the trials takes their growth back.
+#[test]
+fn a_failed_trial_leaves_a_single_trial() {
+    let fleet = Fleet::new(2);
+    let rank = fleet.rank(0);
+    let claims = |ms| (0..9).map_while(|_| rank.claim(at(ms), X)).count();
+    (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    assert_eq!(claims(3), 1);
+    fleet.fail_trial(0, failure(X, 500), 3);
+    assert_eq!((claims(52), claims(53)), (0, 1), "after the pause");
+    for (served, at_once) in [(1, 2), (2, 4)] {
+        (0..served).for_each(|_| rank.succeeded(X));
+        (0..served).for_each(|_| rank.end_trial());
+        assert_eq!(claims(54), at_once, "{served} served");
+    }
+    fleet.fail_trial(0, failure(X, 500), 60);
+    assert_eq!((claims(61), claims(400)), (0, 1));
+}
+
 /// How a rank answers valid requests.
 #[derive(Clone, Copy, Debug)]
 enum Nature {
@@ -343,17 +403,21 @@ fn send(
                 [500, 200, 200][usize::try_from(sent % 3).unwrap()]
             }
         };
+        if claim == BreakerClaim::Trial && (status == 200 || trial.is_some()) {
+            fleet.rank(rank).end_trial();
+        }
         if status == 200 {
             fleet.rank(rank).succeeded(requester);
             if let Some((first, status)) = trial {
                 let failed =
                     RankFailure { scope: FailureScope::Model, ..failure(requester, status) };
                 fleet.fail_trial(first, failed, ms);
+                fleet.rank(first).end_trial();
             }
             return true;
         }
         if let Some((first, _)) = trial {
-            fleet.rank(first).trial_abandoned();
+            fleet.rank(first).end_trial();
             return false;
         }
         if claim == BreakerClaim::Free {

@@ -25,6 +25,8 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     answers(&mut fleet, 0, ADDRESS);
     assert_eq!(used(&mut fleet), [false, true, false, false], "the one that is used stays");
     assert_eq!(fleet.engine_used_by(WorkerIndex(0)), Some("127.0.0.1:9"));
+    let shown = fleet.snapshot();
+    assert_eq!(shown.workers[0].state, WorkerState::Unused, "M1: it had the state of a drain");
     let told = fleet.take_shared_engines();
     assert_eq!((told.len(), &*told[0].first, &*told[0].second), (1, "127.0.0.1:9", "localhost:9"));
     assert!(told[0].is_certain && fleet.take_shared_engines().is_empty(), "once");

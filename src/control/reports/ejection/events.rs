@@ -54,7 +54,7 @@ impl Ejection {
                 moved_at: reporter.moved_at(rank),
                 first_bytes: load.signs().take_first_bytes(),
                 is_open: load.is_open(),
-                is_tried: load.trial_taken(),
+                is_tried: load.is_tried(),
             })
         };
         let mut events = Vec::new();

@@ -11,7 +11,9 @@
 //! With [`LONG_FAILURES`] over [`LONG_AFTER`], running requests count for nothing: under steady
 //! load there are always some.
 //!
-//! A success ends the mark. After [`CALM`] without requests the mark is over, unproven.
+//! Another status has a line in turn, at most a line each [`FAILING_AFTER`]: a new cause needs
+//! another remedy. A success ends the mark. After [`CALM`] without requests the mark is over,
+//! unproven.
 
 use super::RankEvent;
 use forebay_admin::{callers, failure_help, is_callers_fault};
@@ -46,17 +48,84 @@ struct FailureRun {
     failures: u32,
     /// Score of the rank at the last look.
     score: u32,
-    is_marked: bool,
+    /// Status in the last line of the log; `None` without a mark.
+    logged: Option<LoggedStatus>,
+}
+
+/// Status of a failing rank in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoggedStatus {
+    status: u16,
+    at: NanosSinceStart,
 }
 
 /// Change of the mark of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkChange {
     Set(HeldFailures),
+    /// The requests fail with another status than in the log.
+    Status(StatusChange),
     /// A request has succeeded, or another process serves the rank.
     Served,
     /// No request has come for a time.
     Unknown,
+}
+
+/// Requests fail on a rank with another status than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StatusChange {
+    /// Status in the log before the change.
+    before: u16,
+    held: HeldFailures,
+}
+
+impl LoggedStatus {
+    pub(super) const fn new(status: u16, now: NanosSinceStart) -> Self {
+        Self { status, at: now }
+    }
+
+    /// The change to the status of `held`, at most a change each [`FAILING_AFTER`]: requests of a
+    /// rank may fail with two statuses in turn.
+    pub(super) fn take_change(
+        &mut self,
+        held: HeldFailures,
+        now: NanosSinceStart,
+    ) -> Option<StatusChange> {
+        if held.status == self.status || now < self.at.plus(FAILING_AFTER) {
+            return None;
+        }
+        let before = std::mem::replace(self, Self::new(held.status, now));
+        Some(StatusChange { before: before.status, held })
+    }
+}
+
+impl StatusChange {
+    /// Writes the line of the change; returns its event for the live page.
+    pub(super) fn log(self, rank: &Rank, worker: &Worker) -> RankEvent {
+        let Self { before, held } = self;
+        let HeldFailures { status, until, .. } = held;
+        let help = failure_help(status, worker.api_key.is_some(), until > NanosSinceStart(0));
+        let dp_rank = rank.dp_rank.0;
+        let text = "requests fail on the rank with another status";
+        let logged = shown(status);
+        let before_it = shown(before);
+        warn!(worker = &*worker.name, dp_rank, status = logged, before = before_it, help, "{text}");
+        let words = format!("fails requests {}, before {}: {help}", with(status), with(before));
+        RankEvent::new("failing", rank, worker, &words)
+    }
+}
+
+/// The status of an answer, for a field of the log; `None` without an answer.
+pub(super) fn shown(status: u16) -> Option<u16> {
+    (status > 0).then_some(status)
+}
+
+/// How requests end, for a sentence.
+fn with(status: u16) -> String {
+    match status {
+        0 => "without an answer".to_owned(),
+        _ => format!("with {status}"),
+    }
 }
 
 impl FailingRanks {
@@ -73,10 +142,12 @@ impl FailingRanks {
         now: NanosSinceStart,
     ) -> Option<MarkChange> {
         let before = self.ranks.remove(&rank);
-        let was_marked = before.is_some_and(|run| run.is_marked);
+        let was_marked = before.is_some_and(|run| run.logged.is_some());
         let held = load.held().filter(|held| held.score > 0);
-        let run = held.map(|held| FailureRun::continued(before, held, load, now));
-        let is_marked = run.is_some_and(|run| run.is_marked);
+        let mut run = held.map(|held| FailureRun::continued(before, held, load, now));
+        let logged = run.as_mut().and_then(|run| run.logged.as_mut());
+        let is_marked = logged.is_some();
+        let change = held.zip(logged).and_then(|(held, logged)| logged.take_change(held, now));
         // Written on a change alone: shards share the cache line.
         if is_marked != load.is_failing() {
             load.set_failing(is_marked);
@@ -90,6 +161,7 @@ impl FailingRanks {
                 Some(MarkChange::Unknown)
             }
             (true, false, _) => Some(MarkChange::Served),
+            (true, true, _) => change.map(MarkChange::Status),
             _ => None,
         }
     }
@@ -106,7 +178,7 @@ impl FailureRun {
         let has_served = load.signs().take_served();
         // A score that a success has left over is of failures before it.
         let score = before.map_or(0, |run| if has_served { held.score } else { run.score });
-        let new = Self { first: now, last: now, failures: 0, score, is_marked: false };
+        let new = Self { first: now, last: now, failures: 0, score, logged: None };
         let goes_on = |run: &Self| !has_served && now < run.last.plus(CALM);
         let mut run = before.filter(goes_on).unwrap_or(new);
         // A failure of another caller or model lowers the score of many failures.
@@ -123,7 +195,9 @@ impl FailureRun {
         let has = |failures, time| run.failures >= failures && run.last >= run.first.plus(time);
         let is_over = has(FAILURES_MIN, FAILING_AFTER) && load.in_flight() == 0;
         let is_marked = is_proven && (is_over || has(LONG_FAILURES, LONG_AFTER));
-        run.is_marked |= is_marked;
+        if is_marked && run.logged.is_none() {
+            run.logged = Some(LoggedStatus::new(held.status, now));
+        }
         run
     }
 }
@@ -143,18 +217,14 @@ impl MarkChange {
                 warn!(
                     worker = worker_name,
                     dp_rank,
-                    status,
+                    status = shown(status),
                     callers = callers(is_one_caller),
                     help,
                     "every request fails on the rank"
                 );
-                match status {
-                    0 => {
-                        event("failing", &format!("fails every request without an answer: {help}"))
-                    }
-                    _ => event("failing", &format!("fails every request with {status}: {help}")),
-                }
+                event("failing", &format!("fails every request {}: {help}", with(status)))
             }
+            Self::Status(change) => change.log(rank, worker),
             Self::Served => {
                 info!(worker = worker_name, dp_rank, "requests fail on the rank no more");
                 event("serving", "fails requests no more")

@@ -161,6 +161,37 @@ fn two_failures_are_no_proof() {
     }
 }
 
+/// M1: the log named the 401 of a rank, and no 500 after it. Statuses in turn are no flood.
+#[test]
+fn another_status_of_a_marked_rank_is_a_change() {
+    let statuses = |second: u64| match second {
+        0..20 => 401,
+        20..60 => 500,
+        _ if second.is_multiple_of(2) => 500,
+        _ => 401,
+    };
+    let mut rank = Lone::new();
+    let mut changes = Vec::new();
+    for second in 0..120 {
+        rank.fail(u8::try_from(second % 3).unwrap(), statuses(second), second);
+        let change = rank.failing.observe(RANK, rank.board.rank(RANK).unwrap(), at(second));
+        match change {
+            Some(MarkChange::Set(held)) => changes.push((second, 0, held.status)),
+            Some(MarkChange::Status(change)) => {
+                changes.push((second, change.before, change.held.status));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(changes[..3], [(10, 0, 401), (20, 401, 500), (61, 500, 401)]);
+    assert_eq!(changes.len(), 3 + 5, "one each ten seconds: {changes:?}");
+    let worker = test_support::worker();
+    let held = HeldFailures { status: 0, ..rank.load().held().unwrap() };
+    let event = StatusChange { before: 401, held }.log(&test_support::rank(0), &worker);
+    let wanted = format!("{} fails requests without an answer, before with 401: ", worker.name);
+    assert!(event.kind == "failing" && event.text.starts_with(&wanted), "{event:?}");
+}
+
 /// M2: the live page and `top` show the change of a mark, with the status and what to do.
 #[test]
 fn a_change_of_a_mark_is_an_event() {

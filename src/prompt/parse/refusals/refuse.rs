@@ -137,7 +137,8 @@ impl Refusal {
     /// `retry-after-ms`.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {
-        self.retry_after = Some(after.min(RETRY_AFTER_MAX));
+        let is_hopeless = self.reason.should_retry() == Some(false);
+        self.retry_after = (!is_hopeless).then(|| after.min(RETRY_AFTER_MAX));
         self
     }
 
