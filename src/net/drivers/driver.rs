@@ -86,18 +86,18 @@ pub fn block_on<F: Future>(
         }
         // Tasks that become due meanwhile wait until the sockets were served.
         for _ in 0..reactor.tasks.due_count() {
-            let Some(due) = reactor.tasks.take_due() else { break };
-            poll_task(&reactor.tasks, due);
+            let Some((id, task, waker)) = reactor.tasks.take_due() else { break };
+            poll_task(&reactor.tasks, id, task, waker);
         }
-        while let Some(waiting) = reactor.tasks.take_of_cohort() {
-            poll_task(&reactor.tasks, waiting);
+        while let Some((id, task, waker)) = reactor.tasks.take_of_cohort() {
+            poll_task(&reactor.tasks, id, task, waker);
         }
         reactor.turn()?;
     }
 }
 
 #[inline]
-fn poll_task(tasks: &Tasks, (id, mut task, waker): (TaskId, Task, Waker)) {
+fn poll_task(tasks: &Tasks, id: TaskId, mut task: Task, waker: Waker) {
     match task.as_mut().poll(&mut Context::from_waker(&waker)) {
         Poll::Pending => tasks.put_back(id, task, waker),
         Poll::Ready(()) => {
