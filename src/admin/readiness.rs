@@ -206,7 +206,7 @@ fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
         let with = statuses_in_words(&statuses);
         (count > 0).then(|| format!("{count} of {all} ranks {what}{with}: {}", named(names)))
     };
-    let paused = counted(RankTrouble::Paused, "paused, requests fail there");
+    let paused = counted(RankTrouble::Paused, "paused or on trial, requests failed there");
     let failing = counted(RankTrouble::Failing, "fail requests");
     paused.into_iter().chain(failing).collect()
 }
@@ -483,7 +483,7 @@ mod tests {
         }
         let all = fleet.present().count();
         let names = others.iter().map(|rank| &*fleet.rank(*rank).unwrap().1.name);
-        let paused = "ranks paused, requests fail there";
+        let paused = "ranks paused or on trial, requests failed there";
         let paused = format!("{} of {all} {paused}: {}", others.len(), named(names));
         assert_eq!(concerns(&fleet), [paused.as_str()], "a rank is left");
         fleet.ranks[last.index()].room = RoomLimits::CLOSED;

@@ -28,6 +28,20 @@ fn reports_everything_at_once_with_line_and_column() {
     );
 }
 
+/// TOML counts a key to the table above it, and flags spell a path with `-`.
+#[test]
+fn a_key_of_another_table_is_named() {
+    for (text, help) in [
+        ("[[worker]]\npolicy = \"kv\"", "`policy` belongs to no table"),
+        ("[queue]\ncores = [0]", "`cores` belongs to no table"),
+        ("tls_cert = \"a.pem\"", "did you mean `tls.cert`?"),
+        ("[limits]\nqueue_depth_max = 3", "did you mean `queue.depth_max`?"),
+    ] {
+        let found = findings(text);
+        assert!(found.iter().any(|finding| finding.contains(help)), "{text}\n{found:?}");
+    }
+}
+
 #[test]
 fn a_text_that_is_no_toml_is_one_finding() {
     let found = findings("listen = \"a\"\npolicy = = 3\n");

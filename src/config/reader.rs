@@ -230,7 +230,17 @@ impl ConfigReader<'_> {
         let split = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
         let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
         let known = || self.known.iter().copied();
-        let near = nearest(path, known().filter(|known| split(known).0 == section))
+        // TOML counts a line to the table above it. Defaults of workers have keys of such names.
+        let is_of_table = !matches!(section, "" | "worker_defaults");
+        if is_of_table && self.known.contains(&name) {
+            let help = format!("`{name}` belongs to no table: write it above the first table");
+            return Finding::error(origin, format!("unknown key `{path}`"), help);
+        }
+        // As the flags of the command line.
+        let flag = known().find(|known| known.contains('.') && known.replace('.', "_") == name);
+        let in_section = || nearest(path, known().filter(|known| split(known).0 == section));
+        let near = flag
+            .or_else(in_section)
             .or_else(|| known().find(|known| split(known).1 == name))
             .or_else(|| nearest(path, known()));
         let help = near.map_or_else(

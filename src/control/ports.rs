@@ -3,7 +3,7 @@
 
 use forebay_base::ShardIndex;
 use forebay_board::LoadReport;
-use forebay_board::account::{ShardCounters, ShardPhase, StageHistograms};
+use forebay_board::account::{Count, ShardCounters, ShardPhase, StageHistograms};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::KvBatch;
 use forebay_kv_events::KvPort;
@@ -116,6 +116,11 @@ impl Ports {
         let is_sent = shard.port.commands.push(ShardCommand::Plant(fault)).is_ok();
         shard.port.bell.ring();
         is_sent
+    }
+
+    /// Sum of a counter over all shards.
+    pub(super) fn count(&self, count: Count) -> u64 {
+        self.shards.borrow().iter().map(|shard| shard.port.counters.value(count)).sum()
     }
 
     pub(super) fn counters(&self) -> Vec<Arc<ShardCounters>> {

@@ -114,6 +114,7 @@ fn what_a_drain_cuts_has_its_record() {
     let mut statuses: Vec<_> = records.iter().filter_map(|it| it["status"].as_u64()).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 503, 503], "{log}");
+    assert!(log.contains("\"requests\":3,"), "the WARN has their number: {log}");
     for record in records {
         assert_eq!(record["outcome"], "cut", "{record}");
         assert_eq!(record["cause"], "the drain of the router ended first", "{record}");

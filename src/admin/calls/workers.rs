@@ -64,9 +64,8 @@ pub(crate) fn waits_for<'a>(
     index: WorkerIndex,
     sources: &WorkerSources<'a>,
 ) -> Option<Cow<'a, str>> {
-    let twin = (sources.engine_used_by)(index).map(|name| {
-        format!("{name} to leave: both workers are the same engine, remove either of them")
-    });
+    let twin = (sources.engine_used_by)(index)
+        .map(|name| format!("the worker of the same engine, {name}: remove either of them"));
     twin.map(Cow::Owned).or_else(|| (sources.waits_for)(index).map(Cow::Borrowed))
 }
 

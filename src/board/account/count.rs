@@ -34,6 +34,8 @@ counts! {
         ClientGone = "client_gone_total",
         /// Answers cut because the worker died in the middle.
         CutMidStream = "cut_mid_stream_total",
+        /// Requests cut because the drain of the router ended before their answers.
+        CutByDrain = "cut_by_drain_total",
         /// Streams that another worker went on with: theirs had failed, or its streams move.
         StreamsContinued = "streams_continued_total",
         /// Response body bytes relayed.

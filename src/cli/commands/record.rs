@@ -35,7 +35,7 @@ const LENGTH_BYTES: usize = 4;
     Ends after --seconds, or at SIGINT or SIGTERM. After a crash the file is good up to a second before it.\n\
     --router adds a note of each request, for `forebay explain`: keyed hashes of its prompt's\n\
     parts, arrival, rank and cached tokens. No text.\n\
-    The format stands in src/record/format.rs.")]
+    The page Recording of the book has more.")]
 pub(crate) struct RecordArgs {
     /// Where a rank publishes: tcp://host:port or ipc:///path, `bind:` before it to listen; repeat
     /// for more

@@ -39,7 +39,7 @@ impl Check<'_> {
             let what = format!("more than {CERTIFICATES_MAX} certificates");
             self.error("certificate", what, "a wildcard certificate is for many names");
         }
-        self.clients(&config.tls);
+        self.clients(config);
         self.listeners(config);
     }
 
@@ -85,8 +85,14 @@ impl Check<'_> {
         }
     }
 
-    fn clients(&mut self, tls: &TlsConfig) {
+    fn clients(&mut self, config: &Config) {
+        let tls = &config.tls;
         let is_asked = tls.client_auth != ClientAuth::Off;
+        if is_asked && tls.cert.is_none() && config.certificates.is_empty() {
+            let what = "`tls.client_auth` asks no client: without `tls.cert` and `tls.key` all \
+                        ports speak plain HTTP";
+            self.error("tls.client_auth", what, "add both, or remove `tls.client_auth`");
+        }
         match &tls.client_ca {
             None if is_asked => {
                 let help = "name the file with the authorities of clients";

@@ -75,6 +75,10 @@ fn files_are_read_and_faults_stand_at_their_keys() {
         ),
         ("[[certificate]]\ncert = \"@/b.pem\"", "f:1:1: error: a certificate needs `cert` and"),
         ("[tls]\nclient_auth = \"required\"", "f:2:15: error: `tls.client_auth` needs"),
+        (
+            "[tls]\nclient_auth = \"required\"\nclient_ca = \"@/a.pem\"",
+            "f:2:15: error: `tls.client_auth` asks no client: without `tls.cert` and `tls.key`",
+        ),
         ("[tls]\nclient_ca = \"@/a.pem\"", "f:2:13: warning: `tls.client_ca` is not used"),
         ("[tls]\nclient_ca = \"@/a.key\"", "f:2:13: error: `tls.client_ca` @/a.key: it holds no"),
         ("[[listener]]\ntls = false", "f:1:1: error: a listener has no `address`"),

@@ -17,8 +17,6 @@ pub(super) struct Drain {
     /// Until then the router is unready, and still accepts connections.
     begins_at: NanosSinceStart,
     order: DrainOrder,
-    /// Requests in flight when last seen before the deadline: the deadline cuts them.
-    in_flight: u32,
 }
 
 impl Drain {
@@ -31,7 +29,7 @@ impl Drain {
             is_handed_over: false,
             has_heir,
         };
-        Self { begins_at, order, in_flight: 0 }
+        Self { begins_at, order }
     }
 
     /// An end after which another process serves, so that clients have time.
@@ -39,7 +37,7 @@ impl Drain {
         let deadline = now.plus(timeouts.drain);
         let order =
             DrainOrder { silent_until: deadline, deadline, is_handed_over: true, has_heir: true };
-        Self { begins_at: now, order, in_flight: 0 }
+        Self { begins_at: now, order }
     }
 
     /// Another process serves by now.
@@ -50,19 +48,7 @@ impl Drain {
     /// The same end without any further wait.
     pub(super) fn cut(self, now: NanosSinceStart) -> Self {
         let order = DrainOrder { silent_until: now, deadline: now, ..self.order };
-        Self { begins_at: now, order, ..self }
-    }
-
-    /// Takes the number of requests in flight, unless the deadline has passed.
-    pub(super) fn observe(&mut self, in_flight: u32, now: NanosSinceStart) {
-        if now < self.order.deadline {
-            self.in_flight = in_flight;
-        }
-    }
-
-    /// Requests that the deadline has cut.
-    pub(super) fn cut_requests(&self, now: NanosSinceStart) -> u32 {
-        if now < self.order.deadline { 0 } else { self.in_flight }
+        Self { begins_at: now, order }
     }
 
     /// Command for the shards at that time.
@@ -99,10 +85,6 @@ mod tests {
         };
         assert_eq!(drain.command(s(15)), ShardCommand::Drain(order));
         assert_eq!([50, 51].map(|at| drain.is_given_up(s(at))), [false, true]);
-        let mut counted = drain;
-        counted.observe(3, s(44));
-        counted.observe(2, s(45));
-        assert_eq!([44, 45].map(|at| counted.cut_requests(s(at))), [0, 3], "cut at the deadline");
         let cut = DrainOrder { silent_until: s(20), deadline: s(20), ..order };
         assert_eq!(drain.cut(s(20)).command(s(20)), ShardCommand::Drain(cut));
         assert!(Drain::handed_over(s(10), &timeouts).cut(s(20)).is_handed_over());

@@ -31,7 +31,7 @@ use super::error::ControlError;
 use super::ports::Ports;
 use forebay_admin::{ReloadFigures, ReloadRefusal, ReloadReport};
 use forebay_base::NanosSinceStart;
-use forebay_board::account::ShardPhase;
+use forebay_board::account::{Count, ShardPhase};
 use forebay_config::{Config, Reloader};
 use forebay_tls::Acceptor;
 use std::fs::File;
@@ -208,8 +208,7 @@ impl Lifecycle {
     /// The first call drains, the second cuts.
     pub(super) fn start_drain(&mut self, env: &Environment) {
         let now = env.clock.now();
-        let drain = if let Some(mut drain) = self.drain {
-            drain.observe(env.board.in_flight().get(), now);
+        let drain = if let Some(drain) = self.drain {
             info!("cutting what is left");
             drain.cut(now)
         } else {
@@ -261,9 +260,8 @@ impl Lifecycle {
     fn command_drain(&mut self, env: &Environment) -> bool {
         let phases = env.ports.phases();
         let all_ended = ended_count(&phases) == phases.len();
-        let Some(drain) = &mut self.drain else { return all_ended };
+        let Some(drain) = &self.drain else { return all_ended };
         let now = env.clock.now();
-        drain.observe(env.board.in_flight().get(), now);
         env.ports.command(drain.command(now));
         let late = drain.is_given_up(now);
         if late && !all_ended {
@@ -271,7 +269,9 @@ impl Lifecycle {
         }
         let ends = all_ended || late;
         if ends {
-            warn_of_cut(drain.cut_requests(now));
+            // A shard that is late has counted none of its requests.
+            let late = if all_ended { 0 } else { u64::from(env.board.in_flight().get()) };
+            warn_of_cut(env.ports.count(Count::CutByDrain) + late);
         }
         ends
     }
@@ -282,7 +282,7 @@ impl Lifecycle {
     }
 }
 
-fn warn_of_cut(requests: u32) {
+fn warn_of_cut(requests: u64) {
     if requests > 0 {
         let help = "raise `timeouts.drain` above the longest answer";
         warn!(requests, help, "requests were cut: they lasted longer than the drain");

@@ -41,6 +41,7 @@ impl Observer for RequestCounters {
                 TenantResult::Left
             }
             Some(Stop::Drained) => {
+                env.count(Count::CutByDrain);
                 count_unanswered(env, event, DRAINED);
                 TenantResult::Failed
             }
