@@ -225,6 +225,14 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
             && out.contains("the recording ends early, at byte"),
         "{out}"
     );
+    std::fs::remove_file(&path).unwrap();
+    let notes = SourceName { kind: SourceKind::Requests, ..header.sources[0].clone() };
+    let header = RecordingHeader { sources: vec![notes], ..header };
+    FileWriter::create(&path, &header).unwrap().finish().unwrap();
+    for more in ["", "--publish tcp://127.0.0.1:1"] {
+        let error = replay(more).unwrap_err();
+        assert!(error.contains("no KV events: read it by `forebay explain"), "{error}");
+    }
     std::fs::write(&path, b"GIF89a").unwrap();
     let error = replay("").unwrap_err();
     assert!(error.contains("a.kvrec: not a recording of KV events"), "{error}");

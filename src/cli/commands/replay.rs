@@ -73,6 +73,13 @@ pub(crate) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), St
     let summary = inspect(&args.file).map_err(of_file)?;
     let written = |result: io::Result<()>| result.map_err(|error| error.to_string());
     written(describe(&args.file, &summary, out))?;
+    if summary.header.events_count() == 0 {
+        let file = args.file.display();
+        return Err(format!(
+            "{file} has notes of requests and no KV events: read it by `forebay explain \
+             --recording {file}`"
+        ));
+    }
     match &args.publish {
         Some(base) => {
             let _logging = logging::start(&LogConfig::default())?;
