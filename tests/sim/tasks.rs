@@ -307,7 +307,6 @@ impl World {
             Some(Judgement::Taken) => lease.judge_taken(),
             Some(Judgement::Refusal) => self.board.rank(rank).unwrap().answered(),
             Some(judgement @ Judgement::Failure { .. }) => {
-                lease.judge_failure();
                 self.hold_against(id, rank, judgement, lease.is_trial());
             }
             None => {}
