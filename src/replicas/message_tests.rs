@@ -41,7 +41,7 @@ fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
     now = now.plus(ms(5));
     let (_, lost) = other.turn(&wants(4, 0), &[], now);
     assert!(lost.is_some(), "a claim of four");
-    // The leader wants its half; the other hears of it, and of the rank it has nothing new to say.
+    // The leader wants its half. The follower has no news of the rank.
     now = now.plus(ms(5));
     let (_, said) = leader.turn(&wants(0, 0), &[], now);
     tell(&mut other, said, now);
@@ -52,7 +52,7 @@ fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
     now = now.plus(ms(5));
     leader.turn(&wants(0, 0), &[], now);
     assert_eq!(leader.elsewhere(0, &wants(0, 0)[0]).places, max, "four still run");
-    // The next full report says what was lost.
+    // The next full report has what was lost.
     for _ in 0..2 {
         now = now.plus(ms(1_000));
         let (_, said) = other.turn(&wants(2, 1), &[], now);
@@ -62,7 +62,7 @@ fn an_acknowledgement_beside_a_lost_claim_frees_nothing() {
     assert_eq!(leader.elsewhere(0, &wants(0, 0)[0]).places, 2);
 }
 
-/// A process that stood still has what the others sent meanwhile still unread.
+/// After a pause of a process, messages of its peers are still unread.
 #[test]
 fn a_router_that_stood_still_begins_like_a_joiner() {
     let mut now = NanosSinceStart(1);

@@ -24,9 +24,9 @@ fn model_duration_max() -> Duration {
     seconds.map_or(MODEL_DURATION_MAX, |text| Duration::from_secs(text.parse().unwrap()))
 }
 
-/// Runs `write` here and `read` in another thread, in all orders. The reader is the one that is
-/// spawned because loom looks for a conflict at the last access only: the writer's own loads
-/// would hide those of a reader before it.
+/// Runs `write` here and `read` in another thread, in all orders. The reader is
+/// spawned because loom looks for a conflict at the last access only: the writer's own loads would
+/// hide the loads of a reader before it.
 fn model<S: Send + 'static, T: Send + 'static>(
     set_up: impl Fn() -> (S, T) + Sync + Send + 'static,
     write: fn(&mut S),
@@ -77,7 +77,7 @@ fn colliding() -> ([u8; 2], [u8; 2]) {
     (found.next().unwrap(), found.next().unwrap())
 }
 
-/// A block whose probe starts where neither of those passes.
+/// A block whose probe starts where neither block passes.
 fn elsewhere() -> [u8; 2] {
     let there = (home(root().to_word()) + 9) % 16;
     blocks(move |key| home(key) == there).next().unwrap()

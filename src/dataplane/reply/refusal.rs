@@ -256,7 +256,7 @@ mod tests {
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
             let refusal = Refusal::new(reason).with_retry_after(Duration::from_millis(1));
             let text = bytes(&refusal, ApiShape::OpenAi, KEEP_ALIVE, b"");
-            // M1: a client was told to come back after a second, and never.
+            // M1: the answer had both `retry-after` and `x-should-retry: false`.
             let is_hopeless = text.contains("x-should-retry: false");
             let times = "\r\nretry-after: 1\r\nretry-after-ms: 1\r\n";
             assert_eq!(text.contains(times), !is_hopeless, "{text}");

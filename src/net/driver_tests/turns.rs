@@ -14,7 +14,7 @@ fn an_eventfd_of_another_thread_wakes_as_often_as_it_is_signalled() {
             });
             poll_fn(|cx| source.poll_signalled(cx)).await;
             ringing.join().unwrap();
-            // Told once.
+            // A signal is reported once.
             let mut cx = Context::from_waker(Waker::noop());
             sleep(Duration::from_millis(1)).await;
             assert!(source.poll_signalled(&mut cx).is_pending());
