@@ -85,13 +85,7 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
     let is_logged = logging::takes_faults(&log);
     let config = configure(loaded, is_logged);
     let config = config.and_then(|config| level.map(|()| config).map_err(EndFault::NotStarted));
-    let ended = config.and_then(|config| serve(config, source, takes_over));
-    match &ended {
-        Err(EndFault::Findings(found)) => report_failed_start(&findings::lines(found)),
-        Err(EndFault::NotStarted(reason)) => report_failed_start(reason),
-        Ok(()) | Err(EndFault::Ended(_)) => {}
-    }
-    match ended {
+    match config.and_then(|config| serve(config, source, takes_over)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(EndFault::Ended(ControlError::ShardStalled { .. })) => {
             // The core dump shows where the shard hangs.
@@ -107,10 +101,14 @@ fn run_logged(loaded: LoadedConfig, source: ConfigSource, takes_over: bool) -> E
         }
         Err(EndFault::Ended(error)) => failed(error),
         Err(EndFault::Findings(found)) => {
+            report_failed_start(&findings::lines(&found));
             let summary = findings::summary(&found);
             not_started(&format!("{summary} in the configuration"), is_logged)
         }
-        Err(EndFault::NotStarted(reason)) => not_started(&reason, is_logged),
+        Err(EndFault::NotStarted(reason)) => {
+            report_failed_start(&reason);
+            not_started(&reason, is_logged)
+        }
     }
 }
 

@@ -270,8 +270,8 @@ impl Lifecycle {
         let ends = all_ended || late;
         if ends {
             // A shard that is late has counted none of its requests.
-            let late = if all_ended { 0 } else { u64::from(env.board.in_flight().get()) };
-            warn_of_cut(env.ports.count(Count::CutByDrain) + late);
+            let uncounted = if all_ended { 0 } else { u64::from(env.board.in_flight().get()) };
+            warn_of_cut(env.ports.count(Count::CutByDrain) + uncounted);
         }
         ends
     }
