@@ -233,11 +233,12 @@ impl Lease {
     }
 
     /// The expected time is over: the prompt no longer counts as waiting.
-    pub fn prefill_due(&mut self, now: NanosSinceStart) {
+    pub fn prefill_due(&mut self, due_at: NanosSinceStart) {
         if let Some(left_tokens) = self.end_prefill()
             && let Some(past) = self.board.past(self.rank)
+            && self.prefill.tokens > 0
         {
-            past.prefill_ended(self.prefill.tokens, left_tokens, now);
+            past.prefill_due(left_tokens, due_at);
         }
     }
 

@@ -99,11 +99,7 @@ impl RankPast {
         if tokens == 0 {
             return;
         }
-        // ordering: hints for selection; pair with nothing. The swap gives each period between two
-        // ends to a single caller.
-        let since = self.prefill_since.swap(steps(now), Ordering::Relaxed);
-        // ordering: as above.
-        self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
+        let since = self.begin_rest(left_tokens, now);
         let tokens = float(tokens);
         let took_ns = float(ns_since(since, now));
         let learn = |bits: u32| {
@@ -118,6 +114,22 @@ impl RankPast {
         };
         // ordering: as above.
         let _ = self.prefill_speed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, learn);
+    }
+
+    /// The expected time of a prompt is over, and `left_tokens` of other prompts are left. An
+    /// estimate is no measurement: the speed that gave the time stays.
+    pub fn prefill_due(&self, left_tokens: u64, due_at: NanosSinceStart) {
+        self.begin_rest(left_tokens, due_at);
+    }
+
+    /// Moves the start of the queue to `now`. Returns the start before, in steps.
+    fn begin_rest(&self, left_tokens: u64, now: NanosSinceStart) -> u32 {
+        // ordering: hints for selection; pair with nothing. The swap gives each period between two
+        // ends to a single caller.
+        let since = self.prefill_since.swap(steps(now), Ordering::Relaxed);
+        // ordering: as above.
+        self.prefill_tokens_then.store(short(left_tokens), Ordering::Relaxed);
+        since
     }
 
     /// Prompt tokens that the rank computes per second, measured by first tokens, at least 1;
@@ -328,6 +340,20 @@ mod tests {
         let past = rank();
         past.prefill_ended(0, 0, at(102));
         assert_eq!(past.prefill_left(4_000, at(104)), 1_600);
+    }
+
+    /// A time that comes from the speed would teach its own rounding.
+    #[test]
+    fn an_expected_end_begins_the_rest_of_the_queue_and_teaches_no_speed() {
+        let past = rank();
+        let speed = || past.prefill_speed.load(Ordering::Relaxed);
+        let known = speed();
+        for number in 0..100 {
+            let due_at = NanosSinceStart(at(102).0 + 33_333 * number);
+            past.prefill_due(2_000, due_at);
+            assert_eq!(past.prefill_left(2_000, due_at), 2_000);
+        }
+        assert_eq!(speed(), known);
     }
 
     #[test]
