@@ -32,7 +32,8 @@
 //! end.
 //!
 //! When replicas join, leave or reconnect, the limit may be exceeded by their existing requests
-//! until these have ended.
+//! until these have ended. A replica that finds a rank takes a single request until every other
+//! replica has acknowledged that, and so has reported the rank.
 
 use super::divide::{ReplicaDemand, divide};
 use super::wire::ReplicaId;
@@ -40,7 +41,8 @@ use forebay_base::NanosSinceStart;
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
-/// A replica that disagrees on the steward for this long is left out; its claim still counts.
+/// A replica that disagrees on the steward for this long is left out; its claim still counts. Nor
+/// does a rank wait longer for the reports of replicas that acknowledge nothing.
 const DISAGREED_MAX: Duration = Duration::from_secs(3);
 
 /// This replica's part in a limit of a rank.
@@ -79,9 +81,9 @@ pub(crate) struct OwnUsage {
     pub(crate) limit: SharedLimit,
     pub(crate) held: u64,
     pub(crate) want: u64,
-    /// Most that it takes before it knows whether it is alone.
+    /// Most that it takes before every replica has reported the rank.
     pub(crate) unheard_max: Option<u64>,
-    /// No replica is known only by name.
+    /// Every replica has reported the rank, if it has the rank. No replica is known only by name.
     pub(crate) knows_all: bool,
     /// Number of the message that will report this turn.
     pub(crate) next_seq: u64,
@@ -147,8 +149,11 @@ impl Account {
         let by = steward(rank_hash, ids).unwrap_or(own.id);
         if others.is_empty() {
             self.seats.clear();
-            self.disagreed_since = None;
-            self.allowed = own.unheard_max.unwrap_or(own.limit.each).min(own.limit.each);
+            let unheard_max = own.unheard_max.filter(|_| !self.is_hopeless(own.now));
+            if unheard_max.is_none() {
+                self.disagreed_since = None;
+            }
+            self.allowed = unheard_max.unwrap_or(own.limit.each).min(own.limit.each);
         } else if by == own.id {
             self.lead(own, others, claim_before);
         } else {
@@ -324,6 +329,9 @@ mod tests {
         let joining = OwnUsage { unheard_max: Some(1), ..own(0, 0, 2) };
         account.turn(&joining, 7, &[]);
         assert_eq!(account.allowed(), 1, "not before it knows that it is alone");
+        let now = NanosSinceStart(3_000_000_000);
+        account.turn(&OwnUsage { now, ..joining }, 7, &[]);
+        assert_eq!(account.allowed(), 4, "the wait for acknowledgements has an end");
     }
 
     #[test]

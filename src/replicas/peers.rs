@@ -112,7 +112,8 @@ pub(crate) struct PeerUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerChange {
     pub(crate) outcome: MessageOutcome,
-    /// The sender was unknown, or asks for it: it needs a full report.
+    /// The sender was unknown, asks for it, or names a rank for the first time and has dropped
+    /// earlier reports of the rank: it needs a full report.
     pub(crate) wants_all: bool,
     pub(crate) windows: bool,
 }
@@ -135,6 +136,11 @@ impl Peers {
     pub(crate) fn is_complete(&self, me: ReplicaId) -> bool {
         let is_here = |id: &ReplicaId| *id == me || self.by_id.contains_key(id);
         self.by_id.values().all(|peer| peer.heard.whole_seq > 0 && peer.hears.iter().all(is_here))
+    }
+
+    /// Has every replica acknowledged this router's message? Each report is later than the message.
+    pub(crate) fn have_read(&self, seq: u64) -> bool {
+        self.by_id.values().all(|peer| peer.heard.obeys_seq >= seq)
     }
 
     /// Processes a message. `position` returns a rank's position in this process.
@@ -163,6 +169,8 @@ impl Peers {
         if !is_new && message.seq <= peer.heard.seq {
             return nothing(MessageOutcome::Stale);
         }
+        let mut named = message.ranks.iter().filter_map(|rank| position(&rank.worker, rank.dp));
+        let names_more = named.any(|position| peer.rank(position).is_none());
         peer.take(kind, message, me, now);
         for rank in &message.ranks {
             if let Some(position) = position(&rank.worker, rank.dp).filter(|at| *at < RANKS_MAX) {
@@ -181,7 +189,7 @@ impl Peers {
         let windows = message.full || message.windows().next().is_some();
         PeerChange {
             outcome: MessageOutcome::Taken,
-            wants_all: is_new || kind == MessageKind::Hello,
+            wants_all: is_new || names_more || kind == MessageKind::Hello,
             windows,
         }
     }

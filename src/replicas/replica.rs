@@ -84,8 +84,9 @@ struct ReplicaRank {
     worker: Arc<str>,
     dp: u32,
     hash: u64,
-    /// Until then, other replicas that know the rank may not have reported it.
-    heard_of_by: NanosSinceStart,
+    /// Number of the first message that names the rank. Reports of the rank before that may have
+    /// been dropped here: the rank was unknown.
+    named_seq: Option<u64>,
     places: Account,
     kv: Account,
     overcount: Overcount,
@@ -149,7 +150,7 @@ impl Replica {
             worker: Arc::clone(worker),
             dp,
             hash: XxHash3_64::oneshot(&name),
-            heard_of_by: now.plus(ANSWER_TIME_MAX),
+            named_seq: None,
             places: Account::default(),
             kv: Account::default(),
             overcount: Overcount::default(),
@@ -272,6 +273,10 @@ impl Replica {
         let heard: Vec<(ReplicaId, u64)> =
             self.peers.iter().map(|(id, peer)| (id, peer.heard.whole_seq)).collect();
         let is_full = now >= self.turns.full_at;
+        if is_full {
+            let next_seq = self.author.seq + 1;
+            self.ranks.iter_mut().for_each(|rank| _ = rank.named_seq.get_or_insert(next_seq));
+        }
         let mut words = Vec::new();
         for position in 0..self.ranks.len().min(local.len()) {
             let Some(local) = local.get(position) else { continue };
@@ -335,9 +340,7 @@ impl Replica {
         let replicas = u64::try_from(self.peers.len()).unwrap_or(u64::MAX).saturating_add(1);
         let id = self.author.id;
         let next_seq = self.author.seq + 1;
-        let nobody = self.peers.is_empty();
-        let alone_at = self.turns.alone_at;
-        let knows_all = self.knows_all;
+        let is_alone = self.peers.is_empty() && now >= self.turns.alone_at;
         let Some(rank) = self.ranks.get_mut(position) else {
             forebay_base::count_broken_invariant();
             return RankWord {
@@ -348,7 +351,8 @@ impl Replica {
                 kv: UseWord::default(),
             };
         };
-        let is_unheard = now < if nobody { alone_at } else { rank.heard_of_by };
+        let knows_all = self.knows_all
+            && rank.named_seq.is_some_and(|named_seq| self.peers.have_read(named_seq));
         rank.overcount.observe(local.kv_in_use, counted);
         let kv_max = rank.overcount.limit(local.kv.max, replicas, now);
         let own = |of: &Local, all: u64, unheard_max: u64| OwnUsage {
@@ -356,7 +360,7 @@ impl Replica {
             limit: SharedLimit { each: of.max, all },
             held: of.held,
             want: of.want,
-            unheard_max: is_unheard.then_some(unheard_max),
+            unheard_max: (!is_alone && !knows_all).then_some(unheard_max),
             knows_all,
             next_seq,
             now,

@@ -30,6 +30,8 @@ struct Network {
 
 struct Node {
     replica: Replica,
+    /// Ranks that the replica has found: the first of all.
+    rank_count: usize,
     is_up: bool,
     /// Tokens and end of what runs, by rank.
     running: Vec<Vec<(u64, NanosSinceStart)>>,
@@ -92,10 +94,17 @@ impl Sim {
         let id = ReplicaId(self.network.random.u64(1..));
         let mut replica = Replica::new(id, format!("node-{number}"), self.now);
         for rank in 0..RANKS {
-            replica.add_rank(&Arc::from(format!("engine-{rank}:8000")), 0, self.now);
+            replica.add_rank(&engine(rank), 0, self.now);
         }
+        self.join_as(replica, RANKS)
+    }
+
+    /// Adds a replica that has found `rank_count` of the ranks.
+    fn join_as(&mut self, replica: Replica, rank_count: usize) -> usize {
+        let number = self.nodes.len();
         self.nodes.push(Node {
             replica,
+            rank_count,
             is_up: true,
             running: vec![Vec::new(); RANKS],
             elsewhere: vec![super::own_load::ForeignUsage::default(); RANKS],
@@ -133,7 +142,8 @@ impl Sim {
         let now = self.now;
         let limits = (self.places_max, self.kv_max);
         let node = &mut self.nodes[number];
-        let local: Vec<LocalRank> = (0..RANKS).map(|rank| node.local(rank, limits)).collect();
+        let local: Vec<LocalRank> =
+            (0..node.rank_count).map(|rank| node.local(rank, limits)).collect();
         let windows: Vec<LocalWindow> =
             node.windows.iter().filter(|window| window.until > now).cloned().collect();
         let edge = node.replica.windows(&windows, now);
@@ -178,7 +188,7 @@ impl Sim {
             node.done += (before - running.len()) as u64;
         }
         node.waiting = node.load;
-        for rank in 0..RANKS {
+        for rank in 0..node.rank_count {
             while node.waiting > 0 {
                 let tokens = self.network.random.u64(self.tokens_min..=self.tokens_max);
                 let (places, held) = node.held(rank);
@@ -247,6 +257,9 @@ impl Node {
     /// What runs there or may be started at once.
     fn usable(&self, rank: usize, (places_max, kv_max): (u64, u64)) -> (u64, u64) {
         let (places, tokens) = self.held(rank);
+        if rank >= self.rank_count {
+            return (places, tokens);
+        }
         let elsewhere = self.elsewhere[rank];
         let allowed = places_max - elsewhere.places;
         // Without a place there is no use for tokens.
@@ -270,6 +283,10 @@ impl Node {
             kv_in_use: None,
         }
     }
+}
+
+fn engine(rank: usize) -> Arc<str> {
+    Arc::from(format!("engine-{rank}:8000"))
 }
 
 const fn ms(milliseconds: u64) -> Duration {
@@ -360,6 +377,45 @@ proptest! {
         sim.forget_peaks();
         sim.run(ms(1_000));
         prop_assert!(sim.peak_places <= places_max.max(count as u64));
+    }
+
+    /// Replicas that know each other find the ranks at different times, as their probes end. Once
+    /// each has found a rank, and its messages have arrived, the limit holds.
+    #[test]
+    fn replicas_find_a_rank_at_different_times(
+        seed in any::<u64>(),
+        count in 2_usize..6,
+        places_max in 6_u64..12,
+        delay_ms_max in 0_u64..40,
+    ) {
+        let mut sim = Sim::new(seed, places_max);
+        sim.network.delay_ms_max = delay_ms_max;
+        for number in 0..count {
+            let id = ReplicaId(sim.network.random.u64(1..));
+            sim.join_as(Replica::new(id, format!("node-{number}"), sim.now), 0);
+        }
+        sim.run(ms(2_000));
+        let mut finds: Vec<(u64, usize)> = (0..count * RANKS)
+            .map(|find| (sim.network.random.u64(0..400), find / RANKS))
+            .collect();
+        finds.sort_unstable();
+        let begin = sim.now;
+        for (at_ms, number) in finds {
+            sim.run(Duration::from_nanos(begin.plus(ms(at_ms)).since(sim.now)));
+            let node = &mut sim.nodes[number];
+            node.replica.add_rank(&engine(node.rank_count), 0, sim.now);
+            node.rank_count += 1;
+            // Before any shard can choose the rank, as `Replicas::set_fleet`.
+            sim.turn(number);
+        }
+        // Six messages, each after the pause of an idle replica.
+        sim.run(ms(6 * (delay_ms_max + 20)));
+        sim.forget_peaks();
+        for node in &mut sim.nodes {
+            node.load = 30;
+        }
+        sim.run(ms(900));
+        prop_assert!(sim.peak_usable <= places_max, "{} of {places_max}", sim.peak_usable);
     }
 
     /// Parted, each side goes on alone; together again they come back under the limit, and to

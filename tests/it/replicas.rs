@@ -170,9 +170,16 @@ pub(crate) fn limits_hold(join: impl Fn(&mut Config, usize)) {
         until("every worker is up", || usable(replica) == engines.len());
     }
     know_each_other(&replicas.each_ref());
-    until("the places are divided", || {
+    let is_divided = || {
         let allowed = |replica| metric(replica, "forebay_replica_places_allowed");
         replicas.iter().map(allowed).sum::<f64>() == 8.0
+    };
+    // A router that has just found a rank takes a place before the others have reported the rank.
+    until("the places are divided, and stay so", || {
+        is_divided() && {
+            std::thread::sleep(Duration::from_millis(200));
+            is_divided()
+        }
     });
     // All at once, from idle: nobody knows yet what the others will take.
     let ask = |number: usize, max_tokens: u32| {
