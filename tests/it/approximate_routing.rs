@@ -263,15 +263,24 @@ fn what_a_worker_held_is_forgotten_when_it_restarts() {
     until("what they are sent now is remembered", || chunks(&handle) > 0.0);
 }
 
-/// An engine that tells its events and takes its time for the prefill.
-fn slow() -> EngineHandle {
+/// An engine that publishes KV events.
+fn publishing() -> EngineHandle {
     engine(EngineConfig {
         listen: any_port(),
         kv_events: Some("tcp://127.0.0.1:0".into()),
-        prefill_tokens_per_s: 2_000.0,
+        prefill_tokens_per_s: 1e6,
         itl_ms: 1.0,
         ..EngineConfig::default()
     })
+}
+
+/// Stalls the engines for `ms`, at most an hour; 0 ends the stall.
+fn stall(engines: &[EngineHandle], ms: u32) {
+    for engine in engines {
+        let mut client = Client::connect(engine.addr());
+        client.send(&post(&format!("/debug/stall?ms={ms}"), b""));
+        assert_eq!(client.reply().status, 200);
+    }
 }
 
 /// Requests in flight, as the load board has them.
@@ -285,7 +294,13 @@ fn in_flight(handle: &ServerHandle) -> u64 {
 /// Sends `count` requests that begin alike, each when the one before has been routed but none has
 /// been answered; the workers that served them, with how many each. `guesses`: where the first went
 /// is known before the second comes.
-fn burst(handle: &ServerHandle, count: u64, guesses: bool) -> HashMap<String, usize> {
+fn burst(
+    engines: &[EngineHandle],
+    handle: &ServerHandle,
+    count: u64,
+    guesses: bool,
+) -> HashMap<String, usize> {
+    stall(engines, 3_600_000);
     let shared = "The whole company shares these rules, whoever asks. ".repeat(120);
     let mut clients = Vec::new();
     for number in 0..count {
@@ -298,6 +313,7 @@ fn burst(handle: &ServerHandle, count: u64, guesses: bool) -> HashMap<String, us
         // The shard of the path may be another one, and hear of it later.
         until("the guess is there", || !guesses || chunks(handle) > 0.0);
     }
+    stall(engines, 0);
     let mut served = HashMap::new();
     for mut client in clients {
         let reply = client.reply();
@@ -314,7 +330,7 @@ fn followed(handle: &ServerHandle) -> usize {
 #[test]
 fn a_burst_of_siblings_meets_before_any_event_and_a_full_rank_is_left() {
     let start = |limit: u32, ttl: Duration| {
-        let engines = [slow(), slow()];
+        let engines = [publishing(), publishing()];
         let handle = kv_router(&engines, |config| {
             config.model_dir = Some("tests/data/tokenizer".into());
             config.flow.rank_concurrency_max = Some(limit);
@@ -326,17 +342,17 @@ fn a_burst_of_siblings_meets_before_any_event_and_a_full_rank_is_left() {
         (engines, handle)
     };
     let ttl = PATIENCE;
-    let (_engines, handle) = start(0, ttl);
-    let served = burst(&handle, 5, true);
+    let (engines, handle) = start(0, ttl);
+    let served = burst(&engines, &handle, 5, true);
     assert_eq!(served.len(), 1, "{served:?}");
     assert!(metric(&handle, "forebay_guessed_bytes_total") > 0.0);
 
-    let (_engines, handle) = start(3, ttl);
-    let mut counts: Vec<usize> = burst(&handle, 5, true).into_values().collect();
+    let (engines, handle) = start(3, ttl);
+    let mut counts: Vec<usize> = burst(&engines, &handle, 5, true).into_values().collect();
     counts.sort_unstable();
     assert_eq!(counts, [2, 3], "the rank's limit holds");
 
-    let (_engines, handle) = start(0, Duration::ZERO);
-    let served = burst(&handle, 5, false);
+    let (engines, handle) = start(0, Duration::ZERO);
+    let served = burst(&engines, &handle, 5, false);
     assert_eq!(served.len(), 2, "without it they spread: {served:?}");
 }

@@ -23,7 +23,7 @@ impl RankTime {
         self.at(self.clock.now())
     }
 
-    /// Stalls the ranks for that long from now on.
+    /// Stalls the ranks for that long from now on. Stalls add up, and no time ends them.
     pub(crate) fn stand_still(&mut self, time: Duration) {
         self.stand_still_at(self.clock.now(), time);
     }
@@ -38,6 +38,12 @@ impl RankTime {
     }
 
     fn stand_still_at(&mut self, clock: NanosSinceStart, time: Duration) {
+        if time.is_zero() {
+            let rest_ns = self.stands_until.since(clock);
+            self.lost_ns = self.lost_ns.saturating_sub(rest_ns);
+            self.stands_until = self.stands_until.min(clock);
+            return;
+        }
         let from = clock.0.max(self.stands_until.0);
         self.stands_until = NanosSinceStart(from).plus(time);
         self.lost_ns = self.lost_ns.saturating_add(self.stands_until.0 - from);
@@ -63,5 +69,11 @@ mod tests {
         );
         time.stand_still_at(NanosSinceStart(200), Duration::from_nanos(5));
         assert_eq!([200, 205, 207].map(|ns| at(&time, ns)), [140, 140, 142]);
+        time.stand_still_at(NanosSinceStart(210), Duration::from_secs(3_600));
+        assert_eq!([210, 290].map(|ns| at(&time, ns)), [145, 145]);
+        time.stand_still_at(NanosSinceStart(300), Duration::ZERO);
+        assert_eq!([300, 310].map(|ns| at(&time, ns)), [145, 155], "the stall is over");
+        time.stand_still_at(NanosSinceStart(320), Duration::ZERO);
+        assert_eq!(at(&time, 330), 175, "without a stall nothing ends");
     }
 }

@@ -1,5 +1,6 @@
 //! `POST /debug/stall?ms=500`: stalls the ranks for a while, like an engine that hangs. Requests
-//! are still accepted and `/health` still answers. Not part of any engine's interface.
+//! are still accepted and `/health` still answers. `ms=0` ends a stall. Not part of any engine's
+//! interface.
 
 use crate::state::EngineState;
 use crate::vllm::ApiError;
