@@ -76,8 +76,7 @@ fn after_a_refusal_one_end_lets_one_through() {
     });
 }
 
-/// Places and tokens are one word: who looks from a third thread never sees one without the
-/// other.
+/// Places and tokens are a single word: a third thread never reads the place without its tokens.
 #[test]
 fn places_and_tokens_come_and_go_together() {
     loom::model(|| {
