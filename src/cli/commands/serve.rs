@@ -56,7 +56,11 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
     match source.load() {
-        Ok(loaded) => run_logged(loaded, source, args.take_over),
+        Ok(mut loaded) => {
+            let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+            loaded.findings.extend(findings::of_environment(names));
+            run_logged(loaded, source, args.take_over)
+        }
         // The keys of the log are not known.
         Err(reason) => {
             report_failed_start(&reason);

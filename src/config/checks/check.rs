@@ -84,6 +84,11 @@ impl Check<'_> {
         self.findings.push(Finding::warning(self.origins.of(path), what, help));
     }
 
+    /// The key of a pair that was written; the other may be a default, which has no line.
+    pub(crate) fn either<'k>(&self, key: &'k str, other: &'k str) -> &'k str {
+        if self.origins.has(key) || !self.origins.has(other) { key } else { other }
+    }
+
     /// Checks each value against the range of its key.
     fn ranges(&mut self, config: &Config) {
         self.ranges_of(config, None);
@@ -266,7 +271,8 @@ impl Check<'_> {
         if limits.buffered_bytes_max < limits.body_bytes_max {
             let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never be taken; raise it";
-            self.error("limits.buffered_bytes_max", what, help);
+            let key = self.either("limits.buffered_bytes_max", "limits.body_bytes_max");
+            self.error(key, what, help);
         }
     }
 
@@ -314,19 +320,21 @@ impl Check<'_> {
             let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
             let help =
                 "a block that only a disk holds would be worth more than one that the host holds";
-            self.warning("kv.disk_credit_percent", what, help);
+            let key = self.either("kv.disk_credit_percent", "kv.host_credit_percent");
+            self.warning(key, what, help);
         }
         if config.kv.pool_credit_percent > config.kv.host_credit_percent {
             let what = "`kv.pool_credit_percent` is more than `kv.host_credit_percent`";
             let help = "a block that all ranks can load would be worth more than one that the \
                 rank's own host holds";
-            self.warning("kv.pool_credit_percent", what, help);
+            let key = self.either("kv.pool_credit_percent", "kv.host_credit_percent");
+            self.warning(key, what, help);
         }
         let load = &config.load;
         if load.age_max < load.interval && load.source != LoadSource::Off {
             let what = "`load.age_max` is less than `load.interval`";
             let help = "reports would count nothing most of the time";
-            self.warning("load.age_max", what, help);
+            self.warning(self.either("load.age_max", "load.interval"), what, help);
         }
         if config.health.slow_factor == 1 {
             let what = "`health.slow_factor` is 1, and half of a pool is slower than its median";

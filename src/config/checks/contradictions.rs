@@ -176,7 +176,7 @@ impl Check<'_> {
         if queue.mode != QueueMode::Off && queue.bytes_max < config.limits.body_bytes_max {
             let what = "`queue.bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never wait, and gets 429; raise it";
-            self.warning("queue.bytes_max", what, help);
+            self.warning(self.either("queue.bytes_max", "limits.body_bytes_max"), what, help);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Checks the keys of replicas. Reads the files.
 
 use super::check::Check;
+use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
 use crate::values::admin_address::AdminAddress;
@@ -20,7 +21,8 @@ impl Check<'_> {
         }
         if replicas.cert.is_some() != replicas.key.is_some() {
             let what = "`replicas.cert` and `replicas.key` belong together";
-            self.error("replicas", what, "give both or none");
+            let key = self.either("replicas.cert", "replicas.key");
+            self.error(key, what, "give both or none");
         }
         self.token("replicas.token_file", replicas.token_file.as_deref());
         if replicas.peers.is_empty() {
@@ -61,7 +63,8 @@ impl Check<'_> {
                 ConnectFault::Certificate(_) => "replicas.cert",
                 ConnectFault::Name(_) | ConnectFault::Other(_) => "replicas.peers",
             };
-            self.error(key, format!("TLS to peers: {fault}"), "it should hold PEM");
+            let (what, help) = in_words(&fault);
+            self.error(key, format!("TLS to peers: {what}"), help);
         }
         let is_remote = |peer: &WorkerUrl| {
             let address = peer.host.parse::<IpAddr>();

@@ -5,7 +5,7 @@ use crate::sections::schema::Config;
 use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
 use forebay_base::since_1970;
-use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
+use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities};
 use std::time::Duration;
 
 /// Working renewals do not come this close to expiry.
@@ -50,13 +50,11 @@ impl Check<'_> {
         };
         let certified = match LoadedCertificate::read(files) {
             Ok(certified) => certified,
-            Err(CertificateFault::Cert(what)) => {
-                let help = "it should hold the certificate and its chain in PEM";
+            Err(CertificateFault::Cert(PemFault { what, help })) => {
                 let what = format!("`{shown}.cert` {what}");
                 return self.error(&format!("{key}.cert"), what, help);
             }
-            Err(CertificateFault::Key(what)) => {
-                let help = "it should hold the certificate's private key in PEM";
+            Err(CertificateFault::Key(PemFault { what, help })) => {
                 let what = format!("`{shown}.key` {what}");
                 return self.error(&format!("{key}.key"), what, help);
             }
@@ -99,8 +97,7 @@ impl Check<'_> {
                 self.error("tls.client_auth", "`tls.client_auth` needs `tls.client_ca`", help);
             }
             Some(path) => {
-                if let Err(what) = read_authorities(path) {
-                    let help = "it should hold certificates of authorities in PEM";
+                if let Err(PemFault { what, help }) = read_authorities(path) {
                     self.error("tls.client_ca", format!("`tls.client_ca` {what}"), help);
                 }
                 if !is_asked {
