@@ -263,7 +263,7 @@ fn tenants_and_the_file_of_keys_are_checked() {
         ),
         (
             "[jwt]\nissuer = \"i\"",
-            "forebay.toml:1:1: warning: `[jwt]` says nothing without `jwt.jwks`",
+            "forebay.toml:2:10: warning: `jwt.issuer` is not used: there is no `jwt.jwks`",
         ),
         (
             "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"http://far.example/keys\"",
@@ -295,7 +295,7 @@ fn tenants_and_the_file_of_keys_are_checked() {
         ),
         (
             "api_keys = \"../../tests/data/api_keys/two.toml\"\n[queue]\ntenant_header = \"x-a\"",
-            "forebay.toml:3:17: warning: `queue.tenant_header` is not read while `api_keys` is set",
+            "forebay.toml:3:17: warning: `queue.tenant_header` is not used: `api_keys` is set",
         ),
     ] {
         only_finding(text, expected);

@@ -13,6 +13,8 @@ mod reload;
 mod mistake_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unused_key_tests;
 mod worker_file;
 
 pub use keys::effective::{KeyEntry, all_keys, changed_json, to_json, to_toml};

@@ -2,7 +2,6 @@
 //! whole configuration and reports everything; never stops at the first fault.
 
 use crate::keys::finding::{Finding, Origins};
-use crate::keys::setting::Word;
 use crate::keys::table::KeyTable;
 use crate::sections::schema::{Config, IndexConfig};
 use crate::sections::worker::WorkerConfig;
@@ -35,12 +34,12 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
     check.ranges(config);
     check.admin(config);
-    check.image_key(config);
+    check.token("image_key_file", config.image_key_file.as_deref());
     check.client(&config.client);
     check.client_addresses(config);
     check.keys(config);
     check.cors(&config.cors);
-    check.session(&config.session);
+    check.session(config);
     check.models(&config.models);
     check.adapters(&config.adapters);
     check.tls(config);
@@ -54,7 +53,6 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.workers_state(config);
     check.limits(config);
     check.flow(&config.flow);
-    check.engine_priority(config);
     check.disaggregation(&config.flow.disaggregation);
     check.replicas(config);
     check.traces(config);
@@ -121,15 +119,6 @@ impl Check<'_> {
             let range = kind.format_range(key);
             self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
         });
-    }
-
-    fn image_key(&mut self, config: &Config) {
-        self.token("image_key_file", config.image_key_file.as_deref());
-        let policy = config.policy;
-        if config.image_key_file.is_some() && !policy.uses_overlap() {
-            let what = format!("`image_key_file` is not used: the policy is {:?}", policy.word());
-            self.warning("image_key_file", what, "policy \"kv\" gives images their names");
-        }
     }
 
     fn cores(&mut self, config: &Config) {

@@ -5,7 +5,9 @@ use crate::sections::schema::Config;
 use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
 use forebay_base::since_1970;
-use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities};
+use forebay_tls::{
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+};
 use std::time::Duration;
 
 /// Working renewals do not come this close to expiry.
@@ -99,10 +101,6 @@ impl Check<'_> {
             Some(path) => {
                 if let Err(PemFault { what, help }) = read_authorities(path) {
                     self.error("tls.client_ca", format!("`tls.client_ca` {what}"), help);
-                }
-                if !is_asked {
-                    let what = "`tls.client_ca` is not used: `tls.client_auth` is off";
-                    self.warning("tls.client_ca", what, "set tls.client_auth = \"required\"");
                 }
             }
             None => {}

@@ -64,9 +64,6 @@ impl Check<'_> {
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
             self.error("log.format", format!("`log.format`: {fault}"), "");
-        } else if log.json || !log.requests {
-            let what = "`log.format` counts only with `log.requests` and without `log.json`";
-            self.warning("log.format", what, "");
         }
     }
 }

@@ -38,10 +38,6 @@ impl Check<'_> {
         let own = &worker.tls;
         let Ok(url) = WorkerUrl::parse(&worker.url) else { return };
         if !url.is_tls {
-            if own.tls_ca.is_some() || own.tls_cert.is_some() || own.tls_name.is_some() {
-                let what = format!("worker {} has keys of TLS and an http:// URL", worker.url);
-                self.warning(&format!("{path}.url"), what, "write it as https://host:port");
-            }
             return;
         }
         if own.tls_cert.is_some() != own.tls_key.is_some() {
