@@ -202,7 +202,7 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
     };
     let out = replay("--speed max").unwrap();
     for line in [
-        "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded 1 s after 1970",
+        "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded at 1970-01-01T00:00:01Z",
         "events stored applied: 1\n",
         "batches refused: 1\n",
         // An undecodable event may be a removal, so earlier blocks no longer count.

@@ -129,7 +129,15 @@ fn table(ladder: &HitLadder, out: &mut impl Write) -> io::Result<()> {
             None => writeln!(out)?,
         }
     }
-    writeln!(out, "missing: {} tokens", steps.iter().sum::<i64>())
+    let missing = steps.iter().sum::<i64>();
+    match missing.unsigned_abs() {
+        more if missing < 0 => writeln!(
+            out,
+            "missing: none; reached is {more} tokens above possible, which knows no prompt from \
+             before the recording"
+        ),
+        tokens => writeln!(out, "missing: {tokens} tokens"),
+    }
 }
 
 fn as_json(ladder: &HitLadder) -> Value {
