@@ -238,3 +238,19 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
     assert!(error.contains("a.kvrec: not a recording of KV events"), "{error}");
     assert!(replay("--publish udp://x").is_err());
 }
+
+/// The library compares letters, and named `--queue-mode`.
+#[test]
+fn an_unknown_flag_has_the_flag_of_its_words() {
+    for (wrong, near) in [
+        ("--max-queue-depth", "--queue-depth-max"),
+        ("--queue-depth", "--queue-depth-max"),
+        ("--loglevel", "--log-level"),
+        ("--kv-event", "--kv-events"),
+    ] {
+        let Err(mut error) = parse(&format!("forebay serve {wrong} 5")) else { panic!("{wrong}") };
+        super::suggest_flag(&mut error, &super::definition(), Some("serve"));
+        let text = error.to_string();
+        assert!(text.contains(&format!("'{near}'")), "{text}");
+    }
+}

@@ -42,7 +42,7 @@ fn a_key_of_another_table_is_named() {
     }
 }
 
-/// Issue 39: keys as operators of nginx, HAProxy and Envoy write them had no hint, or a wrong one.
+/// Issue 39: keys as operators of nginx, HAProxy and Envoy write them had no hint, or a wrong hint.
 #[test]
 fn a_key_in_the_words_of_another_program_has_a_hint() {
     for (text, hint) in [

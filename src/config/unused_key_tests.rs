@@ -5,7 +5,7 @@ use super::checks::unused_keys::{UNUSED, unused_reasons};
 use crate::{Config, Kind, WorkerConfig, all_keys, to_toml};
 use std::collections::BTreeSet;
 
-/// Keys that something reads in every configuration, or whose lack of an effect is an error.
+/// Keys that something reads in every configuration, or that are an error without an effect.
 const ALWAYS_USED: &str = "
     listen listen_shared admin admin_hosts admin_token_file admin_read_token_file
     admin_on_client_port api_keys cores model_dir workers_state policy rank_concurrency_max
@@ -190,7 +190,8 @@ const CASES: &[(&str, &str, &str)] = &[
     ),
     (
         "replicas.key",
-        "replicas.cert = \"../../tests/data/tls/router.pem\"\nreplicas.peers = \"http://10.0.0.3:1\"",
+        "replicas.cert = \"../../tests/data/tls/router.pem\"\n\
+         replicas.peers = \"http://10.0.0.3:1\"",
         "replicas.peers = \"https://10.0.0.3:1\"",
     ),
     ("log.format", "", "log.requests = true"),
@@ -216,7 +217,7 @@ fn value_of(path: &str) -> String {
         Kind::Texts => "[\"a\"]".to_owned(),
         Kind::Words(words) => format!("{:?}", words.last().unwrap().0),
         Kind::Address | Kind::Text => format!("\"{}\"", text_value(path)),
-        Kind::Cores => unreachable!("always used"),
+        Kind::Cores => "\"0\"".to_owned(),
     }
 }
 

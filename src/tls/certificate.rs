@@ -34,6 +34,8 @@ pub struct LoadedCertificate {
     pub(crate) key: Arc<CertifiedKey>,
     /// Host names of the certificate, in lower case; `*.` for a single label.
     pub names: Vec<String>,
+    /// Beginning of its validity, since 1970; `None` if the date cannot be parsed.
+    pub begins_at: Option<Duration>,
     /// Expiry since 1970; `None` if the date cannot be parsed.
     pub expires_at: Option<Duration>,
     /// A handshake takes several milliseconds: RSA with more than 2048 bits.
@@ -91,7 +93,7 @@ impl LoadedCertificate {
             webpki::Error::BadDer => at_fault("it is no X.509 certificate", OF_CERTIFICATE),
             error => at_fault(&format!("TLS cannot use the certificate: {error}"), OF_CERTIFICATE),
         })?;
-        let CertificateFields { expires_at, key_bytes } = CertificateFields::read(first);
+        let CertificateFields { begins_at, expires_at, key_bytes } = CertificateFields::read(first);
         let of_key = |what: String, help| CertificateFault::Key(PemFault { what, help });
         let text = read(&files.key).map_err(|what| of_key(what, OF_KEY))?;
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
@@ -115,7 +117,7 @@ impl LoadedCertificate {
         })?;
         let is_rsa = certified.key.algorithm() == SignatureAlgorithm::RSA;
         let is_slow = is_rsa && key_bytes > RSA_2048_BYTES_MAX;
-        Ok(Self { key: Arc::new(certified), names, expires_at, is_slow })
+        Ok(Self { key: Arc::new(certified), names, begins_at, expires_at, is_slow })
     }
 }
 

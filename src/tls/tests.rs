@@ -462,7 +462,8 @@ fn files_at_fault_are_named() {
 #[test]
 fn a_certificate_of_version_1_is_named_with_a_command() {
     let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls"));
-    let (cert, key) = (data.join("version1.pem"), data.join("version1.key"));
+    let cert = data.join("version1.pem");
+    let key = data.join("version1.key");
     let fault = LoadedCertificate::read(&CertificateFiles { cert, key }).unwrap_err().to_string();
     assert!(fault.contains("X.509 version 1, and TLS needs version 3; make it"), "{fault}");
     assert!(fault.contains("openssl x509 -req -extfile"), "{fault}");

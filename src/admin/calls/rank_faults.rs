@@ -19,7 +19,7 @@ pub(crate) enum RankTrouble {
     Failing,
     /// It gets no request: a pause of its breaker runs, or it is ejected.
     Paused,
-    /// It gets trials: a further one at a time for each that it serves.
+    /// It gets trials: with each trial that it serves, a further trial at a time.
     OnTrial,
 }
 

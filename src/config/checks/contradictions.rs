@@ -4,7 +4,7 @@
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
 use super::kv_endpoints::tcp_address;
-use super::unused_keys::{UNUSED, UnusedKeys};
+use super::unused_keys::{UNUSED, UnusedKeys, is_whole};
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::table::KeyTable;
 use crate::sections::flow::QueueMode;
@@ -36,6 +36,7 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
     check.models_that_stand_for_themselves(&config.models);
+    check.models_that_no_worker_serves(config);
     check.findings
 }
 
@@ -158,8 +159,8 @@ impl Check<'_> {
                     Some(name) => tenants.map(|at| format!("tenant.{at}.{name}")).collect(),
                     None => vec![(*key).to_owned()],
                 };
-                for place in places.iter().filter(|place| self.origins.has(place)).cloned() {
-                    self.unused_key(&place, format!("`{key}` is not used: {why}"), help);
+                for place in places.iter().filter(|place| self.origins.has(place)) {
+                    self.unused_key(place, format!("`{key}` is not used: {why}"), help);
                 }
             }
         }
@@ -177,12 +178,12 @@ impl Check<'_> {
     /// Keys of workers of this router that nothing reads.
     fn unused_worker_keys(&mut self, config: &Config, workers: &[WorkerConfig]) {
         for (position, worker) in workers.iter().enumerate() {
-            let off = keys_that_are_off(worker);
             for UnusedKeys { keys, why, help } in UNUSED {
-                for key in keys.iter().filter(|key| !off.contains(*key)) {
+                for key in *keys {
                     let Some(name) = key.strip_prefix("worker.") else { continue };
                     let place = format!("worker.{position}.{name}");
                     let why = if self.origins.has(&place) { why(config, worker) } else { None };
+                    let why = why.filter(|_| !keys_that_are_off(worker).contains(key));
                     if let Some(why) = why {
                         self.unused_key(&place, format!("`{name}` is not used: {why}"), help);
                     }
@@ -216,6 +217,28 @@ impl Check<'_> {
         }
     }
 
+    /// Targets that are in no list of the workers, where each worker has a list.
+    fn models_that_no_worker_serves(&mut self, config: &Config) {
+        let mut workers = config.workers.iter();
+        let is_known = |worker: &WorkerConfig| {
+            !worker.models.is_empty() && worker.models.iter().all(|model| model != "*")
+        };
+        if !is_whole(config) || !workers.all(is_known) {
+            return;
+        }
+        let models = config.models.iter().enumerate();
+        let models = models.map(|(position, model)| (format!("model.{position}.to"), &model.to));
+        let adapters = config.adapters.iter().enumerate();
+        let adapters =
+            adapters.map(|(position, adapter)| (format!("adapter.{position}.of"), &adapter.of));
+        for (key, target) in models.chain(adapters).filter(|(_, target)| !target.is_empty()) {
+            if !config.workers.iter().any(|worker| worker.models.contains(target)) {
+                let what = format!("no worker has {target:?} in `models`");
+                self.warning(&key, what, "write a name that workers serve");
+            }
+        }
+    }
+
     /// A share of the requests may keep the name; a name alone may not.
     fn models_that_stand_for_themselves(&mut self, models: &[ModelConfig]) {
         for (position, model) in models.iter().enumerate() {
@@ -229,7 +252,7 @@ impl Check<'_> {
     }
 }
 
-/// Keys whose value is `false`, 0 or empty.
+/// Keys with the value `false`, 0 or nothing.
 fn keys_that_are_off<T: KeyTable + Clone>(values: &T) -> HashSet<&'static str> {
     let mut off = HashSet::new();
     values.each(|key, setting| {

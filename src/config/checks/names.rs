@@ -27,6 +27,11 @@ impl Check<'_> {
                 self.error(path, what, "each costs a comparison for each request; list fewer");
             }
         }
+        if let Some(path) = session.members.iter().find(|name| name.contains('.')) {
+            let what = format!("`session.members` {path:?} is a member with a dot in its name");
+            let help = "members are of the body itself, and of no object in it";
+            self.warning("session.members", what, help);
+        }
         if session.members.iter().any(String::is_empty) {
             self.error("session.members", "`session.members` has an empty name", "name a member");
         }

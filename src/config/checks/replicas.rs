@@ -9,7 +9,7 @@ use crate::values::url::{WorkerUrl, shown_url};
 use forebay_base::limits::REPLICA_PEERS_MAX;
 use forebay_tls::ConnectFault;
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 impl Check<'_> {
     pub(crate) fn replicas(&mut self, config: &Config) {
@@ -51,6 +51,15 @@ impl Check<'_> {
                 }
                 Ok(url) => peers.push(url),
             }
+        }
+        let own = config.admin.port_address();
+        let is_own = |peer: &WorkerUrl| {
+            let ip = peer.host.parse::<IpAddr>().ok();
+            ip.map(|ip| SocketAddr::new(ip, peer.port)) == own
+        };
+        if !peers.is_empty() && peers.iter().all(is_own) {
+            let what = "`replicas.peers` lists this router alone, by its own `admin`";
+            self.warning("replicas.peers", what, "add the `admin` addresses of the other routers");
         }
         self.peers(config, &peers);
     }

@@ -67,6 +67,14 @@ impl Check<'_> {
             let help = "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
             self.warning(&format!("{key}.key"), what, help);
         }
+        let until_valid = certified.begins_at.map(|at| at.saturating_sub(since_1970()));
+        if let Some(until_valid) = until_valid.filter(|left| !left.is_zero()) {
+            let name = files.cert.display();
+            let hours = until_valid.as_secs().div_ceil(SECONDS_PER_DAY / 24);
+            let what = format!("`{shown}.cert` {name} is valid only in {hours} hours");
+            let help = "clients refuse it until then; compare the clock of this machine";
+            self.warning(&format!("{key}.cert"), what, help);
+        }
         let Some(left) = certified.expires_at.map(|at| at.saturating_sub(since_1970())) else {
             return;
         };

@@ -1,6 +1,6 @@
 //! Keys that nothing reads while another key has a certain value. [`UNUSED`] lists them with the
-//! condition; a key that the file or a flag has is then a warning. A key that is off, 0 or empty asks
-//! for nothing, and is none.
+//! condition; a key that the file or a flag has is then a warning. A key that is off, 0 or empty
+//! asks for nothing, and has no warning.
 //!
 //! A new key stands in this table, or in the list of keys that always count; the test compares both
 //! with the tables of keys.
@@ -14,13 +14,13 @@ use crate::values::engine::{EngineKind, LoadSource};
 use crate::values::url::{JwksUrl, WorkerUrl};
 use std::collections::BTreeMap;
 
-/// Keys that are unused for one reason.
+/// Keys that are unused for the same reason.
 pub(crate) struct UnusedKeys {
     /// As written in the file, lists without a position.
     pub(crate) keys: &'static [&'static str],
     /// The reason, if nothing reads the keys. The worker counts for keys of `worker.` alone.
     pub(crate) why: fn(&Config, &WorkerConfig) -> Option<String>,
-    /// Advice.
+    /// What to do about it.
     pub(crate) help: &'static str,
 }
 
@@ -423,7 +423,7 @@ const MODE_OFF: &str = "`queue.mode` is \"off\"";
 const NO_HTTPS: &str = "no worker has a URL that begins with https://";
 
 /// True if the workers of the configuration are all that there may be.
-fn is_whole(config: &Config) -> bool {
+pub(crate) fn is_whole(config: &Config) -> bool {
     !config.discovery.is_on() && config.workers_state.is_none() && !config.workers.is_empty()
 }
 

@@ -70,9 +70,9 @@ impl Check<'_> {
 
 /// The fault, and what to do about it.
 pub(crate) fn in_words(fault: &ConnectFault) -> (String, &'static str) {
+    use CertificateFault::{Cert, Key};
     match fault {
-        ConnectFault::Ca(fault)
-        | ConnectFault::Certificate(CertificateFault::Cert(fault) | CertificateFault::Key(fault)) => {
+        ConnectFault::Ca(fault) | ConnectFault::Certificate(Cert(fault) | Key(fault)) => {
             (fault.what.clone(), fault.help)
         }
         ConnectFault::Name(_) => {

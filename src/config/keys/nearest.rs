@@ -13,7 +13,8 @@ const HINTS_MAX: usize = 3;
 const SYNONYMS: [(&str, &str); 2] = [("size", "byte"), ("ssl", "tls")];
 
 /// The nearest candidates as text: `a`, `a or b`, `a, b or c`. Empty: none is near.
-pub(crate) fn nearest(word: &str, candidates: &[&str], shown: impl Fn(&str) -> String) -> String {
+#[must_use]
+pub fn nearest(word: &str, candidates: &[&str], shown: impl Fn(&str) -> String) -> String {
     let mut near = by_words(word, candidates);
     if near.is_empty() {
         near.extend(by_edits(word, candidates.iter().copied()));
@@ -34,8 +35,15 @@ pub(crate) fn alternatives(near: &[&str], shown: impl Fn(&str) -> String) -> Str
 }
 
 /// The candidates that share most words with `path`: at least half of the words of both, and any of
-/// its name. Several are equally near.
+/// its name. Several are equally near. The same letters without marks between them come first.
 pub(crate) fn by_words<'a>(path: &str, candidates: &[&'a str]) -> Vec<&'a str> {
+    let joined = |path: &str| path.replace(['.', '_', '-'], "").to_ascii_lowercase();
+    let whole = joined(path);
+    let same: Vec<&str> =
+        candidates.iter().copied().filter(|candidate| joined(candidate) == whole).collect();
+    if !same.is_empty() && !whole.is_empty() {
+        return same;
+    }
     let written = words_of(path);
     let name = words_of(path.rsplit('.').next().unwrap_or(path));
     let mut best = Vec::new();

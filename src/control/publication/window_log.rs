@@ -171,7 +171,7 @@ impl RefusingPool {
         now: NanosSinceStart,
     ) -> Option<WindowLine> {
         let Self { since, openings_before, cause, open_at, ends_at, is_ordered_here, .. } = self;
-        // A look may come long after the end, which the window has said before.
+        // A look may come long after the end, which is known from the look before.
         let ended_at = ends_at.map_or(open_at, |ends_at| ends_at.min(now));
         let lasted_ms = |until: NanosSinceStart| until.since(since).div_ceil(1_000_000);
         if origins != WindowOrigin::BY_HAND {

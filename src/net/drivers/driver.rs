@@ -29,6 +29,8 @@ pub enum Driver {
 impl Driver {
     /// Variable of the environment that chooses epoll (for tests).
     pub const VARIABLE: &str = "FOREBAY_DRIVER";
+    /// The only value of [`Self::VARIABLE`] with an effect.
+    pub const EPOLL: &str = "epoll";
 
     /// io_uring if this process may use it, unless epoll is chosen.
     #[must_use]
@@ -49,7 +51,7 @@ impl Driver {
     /// `FOREBAY_DRIVER=epoll`: whether there is an io_uring is another question.
     #[must_use]
     pub fn is_epoll_chosen() -> bool {
-        std::env::var_os(Self::VARIABLE).is_some_and(|driver| driver == "epoll")
+        std::env::var_os(Self::VARIABLE).is_some_and(|driver| driver == Self::EPOLL)
     }
 
     /// Why the driver is epoll, and what to do; `None` for io_uring.
