@@ -100,11 +100,8 @@ fn begin(mut config: Config, options: RunOptions) -> Result<ServerHandle, StartE
         return Err(StartError::NoCores);
     }
     let driver = Driver::detect();
-    if driver == Driver::Epoll {
-        tracing::warn!(
-            "running on epoll, which costs more CPU per request: io_uring is not available; use \
-             Linux 6.1 or later, and permit io_uring (seccomp profile, kernel.io_uring_disabled)"
-        );
+    if let Some((what, help)) = driver.epoll_reason() {
+        tracing::warn!(help, "running on epoll, which costs more CPU per request: {what}");
     }
     let server = config.accept_files().map(|files| ServerTls::read(&files)).transpose()?;
     let tls = TlsSetup { server, connectors: config.connectors()? };

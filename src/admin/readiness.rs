@@ -77,7 +77,7 @@ impl RouterReadiness {
         let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
         let missing = missing_workers(fleet, has_failed);
         let concerns = missing.into_iter().chain(paused_models(fleet, board));
-        let concerns = concerns.chain(troubled_ranks(fleet, board)).chain(of_queues);
+        let concerns = concerns.chain(troubled_ranks(fleet, board, now)).chain(of_queues);
         let concerns = concerns.chain(further).collect();
         let orders = orders.into_iter().collect();
         Self { reasons, concerns, orders, certificates: Vec::new() }
@@ -182,12 +182,12 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
 
 /// Ranks of workers that are up, on which requests fail. Paused ranks take capacity although the
 /// model has further ranks.
-fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
+fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) -> Vec<String> {
     let lost = ranks_of_failing_models(fleet, board);
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
     let troubles = up.filter_map(|(index, _, worker)| {
         let load = board.rank(index)?;
-        let trouble = match RankTrouble::of(load) {
+        let trouble = match RankTrouble::of(load, now) {
             RankTrouble::None if lost.contains(&index) => RankTrouble::Failing,
             trouble => trouble,
         };
@@ -206,9 +206,12 @@ fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard) -> Vec<String> {
         let with = statuses_in_words(&statuses);
         (count > 0).then(|| format!("{count} of {all} ranks {what}{with}: {}", named(names)))
     };
-    let paused = counted(RankTrouble::Paused, "paused or on trial, requests failed there");
-    let failing = counted(RankTrouble::Failing, "fail requests");
-    paused.into_iter().chain(failing).collect()
+    let kinds = [
+        (RankTrouble::Paused, "paused, requests failed there"),
+        (RankTrouble::OnTrial, "on trial, requests failed there"),
+        (RankTrouble::Failing, "fail requests"),
+    ];
+    kinds.into_iter().filter_map(|(trouble, what)| counted(trouble, what)).collect()
 }
 
 /// ` with 401, 500`; empty without a status.
@@ -483,7 +486,7 @@ mod tests {
         }
         let all = fleet.present().count();
         let names = others.iter().map(|rank| &*fleet.rank(*rank).unwrap().1.name);
-        let paused = "ranks paused or on trial, requests failed there";
+        let paused = "ranks paused, requests failed there";
         let paused = format!("{} of {all} {paused}: {}", others.len(), named(names));
         assert_eq!(concerns(&fleet), [paused.as_str()], "a rank is left");
         fleet.ranks[last.index()].room = RoomLimits::CLOSED;

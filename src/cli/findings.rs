@@ -1,7 +1,8 @@
 //! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
 use super::logging::START;
-use forebay_config::{Finding, LoadedConfig, Severity, WorkerConfig};
+use forebay_config::{Finding, LoadedConfig, Origin, Severity, WorkerConfig, all_keys};
+use forebay_net::Driver;
 use std::io::{self, Write};
 use tracing::{error, warn};
 
@@ -15,9 +16,44 @@ pub(super) fn lines(findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{finding}\n")).collect()
 }
 
+/// Variables of the environment that have the words of a key or of a flag of `serve`. Neither is
+/// read from there. Kubernetes sets further variables for a service of this name, such as
+/// `FOREBAY_SERVICE_HOST`.
+pub(super) fn of_environment(variables: impl Iterator<Item = (String, String)>) -> Vec<Finding> {
+    const FLAGS: [&str; 5] = ["config", "worker", "prefill", "decode", "kv_events"];
+    let entries = all_keys();
+    let found = variables.filter_map(|(name, value)| {
+        let unread = |help: String| {
+            let what = format!("`{name}` of the environment is not read");
+            Some(Finding::warning(Origin::Whole, what, help))
+        };
+        if name == Driver::VARIABLE && value != Driver::EPOLL {
+            let what = format!("`{name}` is {value:?}, which has no effect");
+            let help = "only \"epoll\" can be chosen; unset it for io_uring";
+            return Some(Finding::warning(Origin::Whole, what, help));
+        }
+        if name == "RUST_LOG" {
+            return unread("set `log.level` in the file, or give --log-level".to_owned());
+        }
+        let words = name.strip_prefix("FOREBAY_")?.to_ascii_lowercase();
+        let key = entries.iter().map(|entry| entry.key).find(|key| {
+            let is_flag = key.flag.is_some_and(|flag| flag.name.replace('-', "_") == words);
+            is_flag || key.path.replace('.', "_") == words
+        });
+        match (key, FLAGS.contains(&&*words)) {
+            (Some(key), _) => unread(format!("set `{}` in the file of --config", key.path)),
+            (None, true) => unread(format!("give --{}", words.replace('_', "-"))),
+            (None, false) => None,
+        }
+    });
+    found.collect()
+}
+
 /// Logs every finding on its own line.
 pub(super) fn log(findings: &[Finding]) {
-    for Finding { severity, origin, what, help } in findings {
+    for finding in findings {
+        let Finding { severity, origin, what, .. } = finding;
+        let help = finding.advice();
         match severity {
             Severity::Error => {
                 error!(target: START, place = %origin, help, "configuration: {what}");
@@ -61,6 +97,41 @@ pub(super) fn add_workers(workers: &mut Vec<WorkerConfig>, of_source: Vec<Worker
     for worker in of_source {
         if !workers.iter().any(|known| known.url == worker.url) {
             workers.push(worker);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_environment;
+
+    /// Operators of other programs set keys so, and nothing said that it has no effect.
+    #[test]
+    fn a_variable_in_the_words_of_a_key_is_named() {
+        let found = |name: &str| {
+            let value = if name == "FOREBAY_DRIVER" { "epoll" } else { "x" };
+            let variable = (name.to_owned(), value.to_owned());
+            let found = of_environment(std::iter::once(variable));
+            found.iter().map(ToString::to_string).collect::<String>()
+        };
+        for (name, help) in [
+            ("FOREBAY_LISTEN", "set `listen` in the file"),
+            ("FOREBAY_LOG_LEVEL", "set `log.level` in the file"),
+            ("FOREBAY_QUEUE_DEPTH_MAX", "set `queue.depth_max` in the file"),
+            ("FOREBAY_NATS", "set `nats.url` in the file"),
+            ("FOREBAY_CONFIG", "give --config"),
+            ("RUST_LOG", "set `log.level` in the file"),
+            ("FOREBAY_KV_EVENTS", "give --kv-events"),
+        ] {
+            assert!(found(name).contains(help), "{name}: {}", found(name));
+        }
+        for name in ["FOREBAY_DRIVER", "FOREBAY_ADMIN_TOKEN", "FOREBAY_SERVICE_HOST"] {
+            assert_eq!(found(name), "");
+        }
+        let uring = of_environment(std::iter::once(("FOREBAY_DRIVER".into(), "uring".into())));
+        assert!(uring[0].what.contains("is \"uring\", which has no effect"), "{uring:?}");
+        for name in ["FOREBAY_PORT", "FOREBAY_PORT_8080_TCP", "LISTEN", "FOREBAY_HOLDS"] {
+            assert_eq!(found(name), "");
         }
     }
 }

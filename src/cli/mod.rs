@@ -18,7 +18,9 @@ mod router_stream;
 #[cfg(feature = "engine")]
 mod tests;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+use forebay_config::nearest;
 use forebay_handover::report_failed_start;
 use process::finish;
 use std::process::ExitCode;
@@ -111,12 +113,29 @@ pub fn definition() -> clap::Command {
 
 /// The command line. In an upgrade, a new version may refuse the flags of the running process.
 fn parsed() -> CommandLine {
-    CommandLine::try_parse().unwrap_or_else(|error| {
+    CommandLine::try_parse().unwrap_or_else(|mut error| {
+        suggest_flag(&mut error, &definition(), std::env::args().nth(1).as_deref());
         if error.use_stderr() {
             report_failed_start(&error.to_string());
         }
         error.exit()
     })
+}
+
+/// Replaces the library's suggestion for an unknown flag, which goes by letters, by the flag of the
+/// command that shares most words with it. Keys of the file have the same rule.
+fn suggest_flag(error: &mut clap::Error, definition: &clap::Command, command: Option<&str>) {
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else { return };
+    let command = command.and_then(|name| definition.find_subcommand(name));
+    if error.kind() != ErrorKind::UnknownArgument || command.is_none() {
+        return;
+    }
+    let flags = command.into_iter().flat_map(clap::Command::get_arguments);
+    let flags: Vec<&str> = flags.filter_map(clap::Arg::get_long).collect();
+    let near = nearest(wrong.trim_start_matches('-'), &flags, |flag| format!("--{flag}"));
+    if !near.is_empty() {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(near));
+    }
 }
 
 /// Parses the command line, runs the command and returns the exit code.

@@ -202,7 +202,7 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
     };
     let out = replay("--speed max").unwrap();
     for line in [
-        "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded 1 s after 1970",
+        "2 messages of 1 sources in 2.500 s, 0 lost connections, recorded at 1970-01-01T00:00:01Z",
         "events stored applied: 1\n",
         "batches refused: 1\n",
         // An undecodable event may be a removal, so earlier blocks no longer count.
@@ -237,4 +237,20 @@ fn replay_prints_its_result_and_reports_a_truncated_file() {
     let error = replay("").unwrap_err();
     assert!(error.contains("a.kvrec: not a recording of KV events"), "{error}");
     assert!(replay("--publish udp://x").is_err());
+}
+
+/// The library compares letters, and named `--queue-mode`.
+#[test]
+fn an_unknown_flag_has_the_flag_of_its_words() {
+    for (wrong, near) in [
+        ("--max-queue-depth", "--queue-depth-max"),
+        ("--queue-depth", "--queue-depth-max"),
+        ("--loglevel", "--log-level"),
+        ("--kv-event", "--kv-events"),
+    ] {
+        let Err(mut error) = parse(&format!("forebay serve {wrong} 5")) else { panic!("{wrong}") };
+        super::suggest_flag(&mut error, &super::definition(), Some("serve"));
+        let text = error.to_string();
+        assert!(text.contains(&format!("'{near}'")), "{text}");
+    }
 }

@@ -42,6 +42,58 @@ fn a_key_of_another_table_is_named() {
     }
 }
 
+/// Issue 39: keys as operators of nginx, HAProxy and Envoy write them had no hint, or a wrong hint.
+#[test]
+fn a_key_in_the_words_of_another_program_has_a_hint() {
+    for (text, hint) in [
+        ("[queue]\nwait = \"1s\"", "did you mean `queue.wait_max`?"),
+        ("[queue]\nmax_depth = 3", "did you mean `queue.depth_max`?"),
+        ("[queue]\nmax_wait_time = \"1s\"", "did you mean `queue.wait_max`?"),
+        ("[limits]\nmax_body = \"1MiB\"", "did you mean `limits.body_bytes_max`?"),
+        ("[limits]\nclient_max_body_size = \"1m\"", "did you mean `limits.body_bytes_max`?"),
+        ("maxconn = 3", "did you mean `limits.connections_max`?"),
+        ("max_connections = 3", "did you mean `limits.connections_max`?"),
+        ("retries = 3", "did you mean `retry`?"),
+        ("max_retries = 3", "did you mean `retry.attempts_max`?"),
+        ("proxy_connect_timeout = \"1s\"", "did you mean `timeouts.connect`?"),
+        ("idle_timeout = \"1s\"", "did you mean `timeouts.idle`?"),
+        ("[timeout]\nconnect = \"1s\"", "did you mean `timeouts`?"),
+        ("[timeouts]\nclient_idle = \"1s\"", "did you mean `timeouts.idle`?"),
+        ("health_check_interval = \"1s\"", "did you mean `health.interval`?"),
+        ("ssl_certificate = \"a\"", "did you mean `tls.cert`?"),
+        ("log-level = \"info\"", "did you mean `log.level`?"),
+        ("concurrency_max = 3", "did you mean `rank_concurrency_max` or `worker.concurrency_max`?"),
+        ("[queue]\nlevel = 1", "did you mean `log.level`?"),
+        // As near to each of many keys is no hint.
+        ("keepalive_timeout = \"1s\"", "lists the keys"),
+        ("worker_processes = 4", "lists the keys"),
+        ("port = 80", "lists the keys"),
+        ("zebra = 1", "lists the keys"),
+    ] {
+        let found = findings(&format!("{text}\n{WORKER}"));
+        assert!(found.len() == 1 && found[0].ends_with(hint), "{text}\n{found:?}");
+    }
+}
+
+/// Issue 39: the message of the library has no name.
+#[test]
+fn a_key_that_stands_twice_is_named() {
+    for (text, what) in [
+        (
+            "policy = \"kv\"\npolicy = \"kv\"",
+            "forebay.toml:2:1: error: duplicate key `policy`. help: ",
+        ),
+        (
+            "[queue]\nhops_max = 1\nhops_max = 1",
+            "forebay.toml:3:1: error: duplicate key `hops_max`.",
+        ),
+        ("[queue]\n[queue]", "forebay.toml:2:2: error: duplicate key `queue`."),
+    ] {
+        let found = findings(text);
+        assert!(found.len() == 1 && found[0].starts_with(what), "{text}\n{found:?}");
+    }
+}
+
 #[test]
 fn a_text_that_is_no_toml_is_one_finding() {
     let found = findings("listen = \"a\"\npolicy = = 3\n");
@@ -132,6 +184,28 @@ fn conflicts_and_ranges() {
     );
 }
 
+/// Issue 39: the other key is a default and has no line.
+#[test]
+fn a_finding_on_two_keys_stands_at_the_key_that_is_written() {
+    for (text, expected) in [
+        (
+            "[limits]\nbody_bytes_max = \"300MiB\"",
+            "forebay.toml:2:18: warning: `queue.bytes_max` is smaller than `limits.body_bytes_max`",
+        ),
+        ("[limits]\n\nbody_bytes_max = \"1GiB\"", "forebay.toml:3:18: error: `limits.buffered_"),
+        ("[load]\n\ninterval = \"9s\"", "forebay.toml:3:12: warning: `load.age_max` is less"),
+        (
+            "[kv]\n\nhost_credit_percent = 40",
+            "forebay.toml:3:23: warning: `kv.pool_credit_percent` is more than",
+        ),
+    ] {
+        let found = findings(&format!("{text}\n{WORKER}"));
+        assert!(found.iter().any(|found| found.starts_with(expected)), "{found:?}");
+        let is_placed = |found: &String| found.starts_with("forebay.toml:");
+        assert!(found.iter().all(is_placed), "{found:?}");
+    }
+}
+
 #[test]
 fn places_of_snapshots_are_checked() {
     for (text, expected) in [
@@ -189,7 +263,7 @@ fn tenants_and_the_file_of_keys_are_checked() {
         ),
         (
             "[jwt]\nissuer = \"i\"",
-            "forebay.toml:1:1: warning: `[jwt]` says nothing without `jwt.jwks`",
+            "forebay.toml:2:10: warning: `jwt.issuer` is not used: there is no `jwt.jwks`",
         ),
         (
             "[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = \"http://far.example/keys\"",
@@ -221,7 +295,7 @@ fn tenants_and_the_file_of_keys_are_checked() {
         ),
         (
             "api_keys = \"../../tests/data/api_keys/two.toml\"\n[queue]\ntenant_header = \"x-a\"",
-            "forebay.toml:3:17: warning: `queue.tenant_header` is not read while `api_keys` is set",
+            "forebay.toml:3:17: warning: `queue.tenant_header` is not used: `api_keys` is set",
         ),
     ] {
         only_finding(text, expected);

@@ -13,12 +13,15 @@ mod reload;
 mod mistake_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unused_key_tests;
 mod worker_file;
 
 pub use keys::effective::{KeyEntry, all_keys, changed_json, to_json, to_toml};
 pub use keys::finding::{Finding, Origin, Origins, Severity};
 pub use keys::flags::Flags;
 pub use keys::key::{Flag, Form, Key};
+pub use keys::nearest::nearest;
 pub use keys::setting::{Kind, Word};
 pub use keys::table::{Changes, WorkerChanges};
 pub use load::{ConfigText, CpuShortage, LoadedConfig, load};

@@ -1,5 +1,6 @@
 //! Reads the file, applies the flags, and checks the result.
 
+use super::checks::check::NO_WORKER;
 use super::checks::contradictions::check_router;
 use super::keys::finding::{Finding, Origins, Severity};
 use super::keys::flags::{Flags, Merge};
@@ -102,7 +103,11 @@ fn follows(finding: &Finding, unread: &[Finding]) -> bool {
             let quoted = format!("`{key}`");
             finding.what.contains(&quoted) && !finding.what.starts_with(&quoted)
         };
-        fault.origin == finding.origin || key.is_some_and(names)
+        // Tables of workers that were not read are the reason of having none.
+        let is_of_workers =
+            key == Some("worker") || key == Some("workers") || fault.help.contains("`worker`");
+        let is_lack = is_of_workers && finding.what == NO_WORKER;
+        fault.origin == finding.origin || is_lack || key.is_some_and(names)
     };
     unread.iter().filter(|fault| fault.severity == Severity::Error).any(is_cause)
 }

@@ -9,7 +9,7 @@ use super::ModelConfig;
 use super::TenantConfig;
 use super::WorkerConfig;
 use super::keys::finding::{Finding, Origin, Origins};
-use super::keys::nearest::nearest;
+use super::keys::nearest::{alternatives, by_edits, by_words, is_in};
 use super::keys::table::KeyTable;
 use super::sections::schema::Config;
 use std::ops::Range;
@@ -27,6 +27,9 @@ const RETIRED: &[(&str, &str)] = &[
         "a key has it now, in the file of `api_keys`: `forebay key add --class-best N`",
     ),
 ];
+
+/// Message of the library for a key that stands twice in a table.
+const DUPLICATE: &str = "duplicate key";
 
 /// Result of parsing a file: values, findings, and the origin of each key.
 pub(super) struct FileReading {
@@ -71,7 +74,12 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     match document {
         Ok(document) => reader.root(&mut config, document.as_table()),
         Err(error) => {
-            let what = error.message().trim_end().replace('\n', "; ");
+            let mut what = error.message().trim_end().replace('\n', "; ");
+            // The library marks the key, and does not name it.
+            let marked = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+            if what == DUPLICATE && !marked.is_empty() {
+                what = format!("{DUPLICATE} `{marked}`");
+            }
             let help = "the rest of the file was not looked at";
             reader.findings.push(Finding::error(reader.place(error.span()), what, help));
         }
@@ -216,8 +224,8 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// Finding for an unknown key. Suggests the nearest key of its section, else a key of the same
-    /// name, else the nearest of all keys.
+    /// Finding for an unknown key. Suggests the keys of all tables that share most words with it,
+    /// else keys of the same name, else the nearest key of its section.
     fn unknown(&self, path: &str, origin: Origin) -> Finding {
         if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
             return Finding::error(origin, format!("`{path}` has retired"), *help);
@@ -236,17 +244,19 @@ impl ConfigReader<'_> {
             let help = format!("`{name}` belongs to no table: write it above the first table");
             return Finding::error(origin, format!("unknown key `{path}`"), help);
         }
-        // As the flags of the command line.
-        let flag = known().find(|known| known.contains('.') && known.replace('.', "_") == name);
-        let in_section = || nearest(path, known().filter(|known| split(known).0 == section));
-        let near = flag
-            .or_else(in_section)
-            .or_else(|| known().find(|known| split(known).1 == name))
-            .or_else(|| nearest(path, known()));
-        let help = near.map_or_else(
-            || "remove it; `forebay check --print` lists the keys".to_owned(),
-            |near| format!("did you mean `{near}`?"),
-        );
+        let mut near = by_words(path, &self.known);
+        if near.is_empty() {
+            near.extend(known().filter(|known| split(known).1 == name));
+        }
+        if near.is_empty() {
+            let in_section = || known().filter(|known| split(known).0 == section);
+            let nearest = by_edits(name, in_section().map(|known| split(known).1));
+            near.extend(in_section().find(|known| Some(split(known).1) == nearest));
+        }
+        let help = match &*alternatives(&near, |near| format!("`{near}`")) {
+            "" => "remove it; `forebay check --print` lists the keys".to_owned(),
+            near => format!("did you mean {near}?"),
+        };
         Finding::error(origin, format!("unknown key `{path}`"), help)
     }
 
@@ -273,9 +283,4 @@ impl ConfigReader<'_> {
             column: before.chars().count() + 1,
         }
     }
-}
-
-/// True if `path` is a key of that section.
-fn is_in(path: &str, section: &str) -> bool {
-    path.strip_prefix(section).is_some_and(|rest| rest.starts_with('.'))
 }

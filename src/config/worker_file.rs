@@ -7,6 +7,7 @@ use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
 use super::sections::schema::Config;
 use super::sections::worker::WorkerConfig;
+use super::sections::worker_defaults::WorkerDefaultsConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
 use std::path::Path;
 
@@ -59,7 +60,10 @@ fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
         read.findings.push(Finding::error(origin, what, help));
     }
     let upstream_tls = router.upstream_tls.clone();
-    let config = Config { workers, upstream_tls, ..Config::default() };
+    let usual = router.worker_defaults.engine;
+    let worker_defaults = WorkerDefaultsConfig { engine: usual, ..Default::default() };
+    let engine = router.engine;
+    let config = Config { workers, upstream_tls, worker_defaults, engine, ..Config::default() };
     // A key with a mistake in its name is the cause; a missing URL, or no worker, its consequence.
     let has_mistakes = read.findings.iter().any(|finding| finding.severity == Severity::Error);
     if config.workers.is_empty() {

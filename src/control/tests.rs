@@ -148,7 +148,7 @@ fn the_plane_finds_its_workers_answers_questions_and_drains() {
     assert_eq!(plane.get("/healthz").0, 200);
     let (status, body) = plane.get("/readyz");
     assert_eq!(status, 503);
-    assert!(body.contains("0 of 2 shards listen"), "{body}");
+    assert!(body.contains("shards that listen: 0 of 2"), "{body}");
     for shard in &plane.shards {
         shard.counters.set_phase(ShardPhase::Listening);
     }

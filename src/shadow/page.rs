@@ -15,12 +15,8 @@ const STYLE: &str = "body{font:15px system-ui;margin:2em auto;max-width:46em;pad
 /// The page. Reloads itself every ten seconds.
 pub(crate) fn page(report: &ShadowReport) -> String {
     let figures = &report.figures;
-    let rows = [
-        ("a", "present, by the engines' counters".to_owned(), &figures.present),
-        ("b", format!("control, {} simulated", figures.control_rule), &figures.control),
-        ("c", "<b>kv, simulated: the promise</b>".to_owned(), &figures.kv),
-    ];
-    let rows = rows.map(|(class, name, figures)| row(class, &name, figures)).concat();
+    let rows = ["a", "b", "c"].into_iter().zip(figures.rows());
+    let rows: String = rows.map(|(class, (name, figures))| row(class, &name, figures)).collect();
     let saved = figures.gpu_s_saved_a_day.map_or_else(String::new, |seconds| {
         format!("<p>GPU seconds of prefill saved a day: <b>{seconds:.0}</b></p>")
     });

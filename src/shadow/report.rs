@@ -165,6 +165,17 @@ impl ShadowSample {
     }
 }
 
+impl ShadowFigures {
+    /// The rows of a table: what each is, and whether it is measured or simulated.
+    pub(crate) fn rows(&self) -> [(String, &RuleFigures); 3] {
+        [
+            ("present, by the engines' counters".to_owned(), &self.present),
+            (format!("control, {} simulated", self.control_rule), &self.control),
+            ("kv, simulated: the promise".to_owned(), &self.kv),
+        ]
+    }
+}
+
 impl ShadowReport {
     /// The figures as a table of text, for the end of the command.
     pub(crate) fn summary(&self) -> String {
@@ -181,24 +192,21 @@ impl ShadowReport {
         if *phase != ShadowPhase::Counting {
             return text;
         }
-        let control = format!("control ({})", figures.control_rule);
-        let rows = [
-            ("present", &figures.present),
-            (&*control, &figures.control),
-            ("kv, the promise", &figures.kv),
-        ];
-        for (name, rule) in rows {
+        for (name, rule) in figures.rows() {
             let none = || "-".to_owned();
             let hits = rule.hit_rate.map_or_else(none, |rate| format!("{:.1} %", rate * 100.0));
             let ttft = rule.ttft_ms_mean.map_or_else(none, |ms| format!("{ms:.0} ms"));
             let requests = rule.requests;
             let _infallible = writeln!(
                 text,
-                "{name:<24} {hits:>8} hits {ttft:>9} to the first token, {requests} requests"
+                "{name:<36} {hits:>8} hits {ttft:>9} to the first token, {requests} requests"
             );
         }
         if let Some(saved) = figures.gpu_s_saved_a_day {
-            let _infallible = writeln!(text, "GPU seconds of prefill saved a day: {saved:.0}");
+            let _infallible = writeln!(
+                text,
+                "GPU seconds of prefill that kv saves a day, beside present: {saved:.0}"
+            );
         }
         text
     }

@@ -347,7 +347,8 @@ impl Shadow {
             kv_hits = figures.kv.hit_rate,
             present_ttft_ms = figures.present.ttft_ms_mean,
             kv_ttft_ms = figures.kv.ttft_ms_mean,
-            "shadow"
+            "shadow: present by the engines' counters, control ({}) and kv simulated",
+            figures.control_rule
         );
     }
 

@@ -1,6 +1,8 @@
 //! The server side of TLS: certificates by server name, client authentication, session tickets.
 
-use super::certificate::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
+use super::certificate::{
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+};
 use super::session::Session;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::{Ticketer, default_provider};
@@ -44,7 +46,7 @@ pub enum FilesFault {
     },
     /// The file of [`AcceptFiles::client_ca`].
     #[error("{0}")]
-    ClientCa(String),
+    ClientCa(PemFault),
     /// An error of rustls that is not about files.
     #[error("{0}")]
     Other(#[from] Error),
@@ -151,12 +153,15 @@ impl Acceptor {
     }
 }
 
-fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier>, String> {
+fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier>, PemFault> {
     let authorities = Arc::new(read_authorities(path)?);
     let provider = Arc::new(default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(authorities, provider);
     let builder = if is_needed { builder } else { builder.allow_unauthenticated() };
-    let verifier = builder.build().map_err(|error| format!("{}: {error}", path.display()))?;
+    let verifier = builder.build().map_err(|error| PemFault {
+        what: format!("{}: {error}", path.display()),
+        help: "it should hold certificates of authorities",
+    })?;
     Ok(Arc::new(ShortChains(verifier)))
 }
 

@@ -34,22 +34,42 @@ pub struct LoadedCertificate {
     pub(crate) key: Arc<CertifiedKey>,
     /// Host names of the certificate, in lower case; `*.` for a single label.
     pub names: Vec<String>,
+    /// Beginning of its validity, since 1970; `None` if the date cannot be parsed.
+    pub begins_at: Option<Duration>,
     /// Expiry since 1970; `None` if the date cannot be parsed.
     pub expires_at: Option<Duration>,
     /// A handshake takes several milliseconds: RSA with more than 2048 bits.
     pub is_slow: bool,
 }
 
-/// Fault of a pair of files. The texts begin with the path.
+/// Fault of a pair of files.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CertificateFault {
     /// The file of the certificate.
     #[error("{0}")]
-    Cert(String),
+    Cert(PemFault),
     /// The file of the key.
     #[error("{0}")]
-    Key(String),
+    Key(PemFault),
 }
+
+/// Fault of a file of certificates, or of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{what}; {help}")]
+pub struct PemFault {
+    /// The fault, behind the path.
+    pub what: String,
+    /// What to do about it.
+    pub help: &'static str,
+}
+
+const OF_CERTIFICATE: &str = "it should hold the certificate and its chain in PEM";
+const OF_KEY: &str = "it should hold the certificate's private key in PEM";
+const OF_AUTHORITIES: &str = "it should hold certificates of authorities in PEM";
+/// OpenSSL 3.0 signs requests as version 1 unless it is given extensions.
+const OF_VERSION: &str = "make it with extensions: openssl x509 -req -extfile FILE, and in FILE \
+    the line subjectAltName=DNS:NAME; or openssl req -x509 -addext subjectAltName=DNS:NAME";
+const OF_PASSPHRASE: &str = "write it without a passphrase: openssl pkey -in KEY -out NEW";
 
 impl LoadedCertificate {
     /// Reads and checks a pair of files.
@@ -59,25 +79,45 @@ impl LoadedCertificate {
     pub fn read(files: &CertificateFiles) -> Result<Self, CertificateFault> {
         let cert = files.cert.display();
         let key = files.key.display();
-        let chain = read_certificates(&files.cert).map_err(CertificateFault::Cert)?;
-        let fault = |what: String| CertificateFault::Cert(format!("{cert}: {what}"));
-        let first = chain.first().ok_or_else(|| fault("it holds no certificate".to_owned()))?;
-        let names = names_of(first).map_err(fault)?;
-        let CertificateFields { expires_at, key_bytes } = CertificateFields::read(first);
-        let text = read(&files.key).map_err(CertificateFault::Key)?;
+        let read_chain = read_certificates(&files.cert, OF_CERTIFICATE);
+        let chain = read_chain.map_err(CertificateFault::Cert)?;
+        let at_fault = |what: &str, help| {
+            CertificateFault::Cert(PemFault { what: format!("{cert}: {what}"), help })
+        };
+        let none = || at_fault("it holds no certificate", OF_CERTIFICATE);
+        let first = chain.first().ok_or_else(none)?;
+        let names = names_of(first).map_err(|error| match error {
+            webpki::Error::UnsupportedCertVersion => {
+                at_fault("the certificate is X.509 version 1, and TLS needs version 3", OF_VERSION)
+            }
+            webpki::Error::BadDer => at_fault("it is no X.509 certificate", OF_CERTIFICATE),
+            error => at_fault(&format!("TLS cannot use the certificate: {error}"), OF_CERTIFICATE),
+        })?;
+        let CertificateFields { begins_at, expires_at, key_bytes } = CertificateFields::read(first);
+        let of_key = |what: String, help| CertificateFault::Key(PemFault { what, help });
+        let text = read(&files.key).map_err(|what| of_key(what, OF_KEY))?;
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
-            CertificateFault::Key(format!("{key}: {}", key_fault(&text, &error)))
+            let is_encrypted = text.windows(9).any(|part| part == b"ENCRYPTED");
+            match error {
+                pem::Error::NoItemsFound if is_encrypted => {
+                    of_key(format!("{key}: the private key is encrypted"), OF_PASSPHRASE)
+                }
+                pem::Error::NoItemsFound => {
+                    of_key(format!("{key}: it holds no private key in PEM"), OF_KEY)
+                }
+                error => of_key(format!("{key}: {}", pem_fault(&error)), OF_KEY),
+            }
         })?;
         let fits = CertifiedKey::from_der(chain, private, &default_provider());
         let certified = fits.map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                CertificateFault::Key(format!("{key} is not the key of {cert}"))
+                of_key(format!("{key} is not the key of {cert}"), OF_KEY)
             }
-            error => CertificateFault::Key(format!("{key}: {error}")),
+            error => of_key(format!("{key}: {error}"), OF_KEY),
         })?;
         let is_rsa = certified.key.algorithm() == SignatureAlgorithm::RSA;
         let is_slow = is_rsa && key_bytes > RSA_2048_BYTES_MAX;
-        Ok(Self { key: Arc::new(certified), names, expires_at, is_slow })
+        Ok(Self { key: Arc::new(certified), names, begins_at, expires_at, is_slow })
     }
 }
 
@@ -85,24 +125,28 @@ impl LoadedCertificate {
 ///
 /// # Errors
 /// The fault of the file, with its path.
-pub fn read_authorities(path: &Path) -> Result<RootCertStore, String> {
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, PemFault> {
+    let help = OF_AUTHORITIES;
     let mut authorities = RootCertStore::empty();
-    for certificate in read_certificates(path)? {
+    for certificate in read_certificates(path, help)? {
         let added = authorities.add(certificate);
-        added.map_err(|error| format!("{}: {error}", path.display()))?;
+        added.map_err(|error| PemFault { what: format!("{}: {error}", path.display()), help })?;
     }
     Ok(authorities)
 }
 
 /// Certificates in file order; never empty.
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = read(path)?;
+fn read_certificates(
+    path: &Path,
+    help: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, PemFault> {
+    let text = read(path).map_err(|what| PemFault { what, help })?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let shown = path.display();
+    let fault = |what: &str| PemFault { what: format!("{}: {what}", path.display()), help };
     match read {
-        Ok(chain) if chain.is_empty() => Err(format!("{shown}: it holds no certificate in PEM")),
+        Ok(chain) if chain.is_empty() => Err(fault("it holds no certificate in PEM")),
         Ok(chain) => Ok(chain),
-        Err(error) => Err(format!("{shown}: {}", pem_fault(&error))),
+        Err(error) => Err(fault(&pem_fault(&error))),
     }
 }
 
@@ -120,17 +164,6 @@ fn pem_fault(error: &pem::Error) -> String {
     }
 }
 
-fn key_fault(text: &[u8], error: &pem::Error) -> String {
-    let is_encrypted = text.windows(9).any(|part| part == b"ENCRYPTED");
-    match error {
-        pem::Error::NoItemsFound if is_encrypted => {
-            "the private key is encrypted; write it without a passphrase: openssl pkey".to_owned()
-        }
-        pem::Error::NoItemsFound => "it holds no private key in PEM".to_owned(),
-        error => pem_fault(error),
-    }
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let mut bytes = Vec::new();
@@ -143,7 +176,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, String> {
-    let parsed = EndEntityCert::try_from(certificate).map_err(|error| error.to_string())?;
+fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
+    let parsed = EndEntityCert::try_from(certificate)?;
     Ok(parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())
 }

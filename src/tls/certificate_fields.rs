@@ -1,4 +1,4 @@
-//! Two fields of a certificate in DER that `rustls-webpki` does not return: the end of its
+//! Fields of a certificate in DER that `rustls-webpki` does not return: beginning and end of its
 //! validity, and the length of its key. Total on any bytes. Each element is read once.
 
 use std::time::Duration;
@@ -11,6 +11,8 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CertificateFields {
+    /// Since 1970; `None` if the date cannot be read.
+    pub(crate) begins_at: Option<Duration>,
     /// Since 1970; `None` if the date cannot be read.
     pub(crate) expires_at: Option<Duration>,
     /// Length of the public key, as its kind encodes it; 0 if it cannot be read.
@@ -32,14 +34,15 @@ impl CertificateFields {
             fields.next()?;
         }
         let mut validity = Der(fields.body(SEQUENCE)?);
-        validity.next()?;
+        let (tag, text) = validity.next()?;
+        let begins_at = since_1970(tag, text);
         let expires_at = validity.next().and_then(|(tag, text)| since_1970(tag, text));
         fields.next()?;
         let mut public_key = Der(fields.body(SEQUENCE)?);
         public_key.next()?;
         // The first byte counts bits that are not used.
         let key_bytes = public_key.body(BIT_STRING)?.len().saturating_sub(1);
-        Some(Self { expires_at, key_bytes })
+        Some(Self { begins_at, expires_at, key_bytes })
     }
 }
 
@@ -128,6 +131,7 @@ mod tests {
     fn expected(der: &[u8]) -> Option<CertificateFields> {
         let read = x509_cert::Certificate::from_der(der).ok()?.tbs_certificate;
         Some(CertificateFields {
+            begins_at: Some(read.validity.not_before.to_unix_duration()),
             expires_at: Some(read.validity.not_after.to_unix_duration()),
             key_bytes: read.subject_public_key_info.subject_public_key.raw_bytes().len(),
         })

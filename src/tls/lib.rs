@@ -16,7 +16,9 @@ mod session;
 mod tests;
 
 pub use accept::{AcceptFiles, Acceptor, FilesFault, Tickets};
-pub use certificate::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
+pub use certificate::{
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+};
 pub use connect::{ConnectFault, ConnectFiles, Connector};
 pub use fault::{CertificateRefusal, HandshakeFault, SessionFault};
 pub use session::Session;

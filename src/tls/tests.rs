@@ -441,8 +441,8 @@ fn files_at_fault_are_named() {
     ] {
         let fault = read(cert, key).unwrap_err();
         let (is_cert, text) = match &fault {
-            CertificateFault::Cert(text) => (true, text),
-            CertificateFault::Key(text) => (false, text),
+            CertificateFault::Cert(fault) => (true, &fault.what),
+            CertificateFault::Key(fault) => (false, &fault.what),
         };
         assert!(is_cert == in_cert && text.contains(what), "{fault:?}");
     }
@@ -455,6 +455,18 @@ fn files_at_fault_are_named() {
     let accept = AcceptFiles { certificates: vec![a], client_ca: Some(missing), ..accept };
     let fault = Acceptor::read(&accept, &Tickets::new().unwrap()).unwrap_err();
     assert!(matches!(fault, FilesFault::ClientCa(_)), "{fault:?}");
+}
+
+/// Issue 39: `UnsupportedCertVersion` was all that an operator read. OpenSSL 3.0 makes such
+/// certificates by `openssl x509 -req` without extensions.
+#[test]
+fn a_certificate_of_version_1_is_named_with_a_command() {
+    let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls"));
+    let cert = data.join("version1.pem");
+    let key = data.join("version1.key");
+    let fault = LoadedCertificate::read(&CertificateFiles { cert, key }).unwrap_err().to_string();
+    assert!(fault.contains("X.509 version 1, and TLS needs version 3; make it"), "{fault}");
+    assert!(fault.contains("openssl x509 -req -extfile"), "{fault}");
 }
 
 /// Whoever has shown nothing yet makes the server keep no more than a record of it.

@@ -148,7 +148,9 @@ fn kv_is_promised_more_hits_than_the_balancer_gets_and_engines_get_no_request() 
     until("the file is there", || std::fs::read_to_string(&json).is_ok_and(|t| t.len() > 10));
     assert_eq!(std::fs::metadata(&json).unwrap().permissions().mode() & 0o777, 0o600);
     let last = shadow.last_words();
-    assert!(last.contains("counted for") && last.contains("kv, the promise"), "{last}");
+    assert!(last.contains("counted for") && last.contains("kv, simulated: the promise"), "{last}");
+    assert!(last.contains("present, by the engines' counters"), "{last}");
+    assert!(last.contains("control, round_robin simulated"), "{last}");
 }
 
 #[test]

@@ -124,8 +124,7 @@ fn a_pause_ends_with_the_process_that_failed() {
         fault_of(&handle, 1).starts_with("paused: requests failed with status 404")
     });
     assert!(
-        concerns(&handle)
-            .contains("1 of 2 ranks paused or on trial, requests failed there with 404: "),
+        concerns(&handle).contains("1 of 2 ranks paused, requests failed there with 404: "),
         "{}",
         concerns(&handle)
     );

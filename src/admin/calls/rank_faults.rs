@@ -17,14 +17,19 @@ pub(crate) enum RankTrouble {
     None,
     /// Requests fail there, and it gets further requests.
     Failing,
-    /// Its breaker is open, or it is ejected.
+    /// It gets no request: a pause of its breaker runs, or it is ejected.
     Paused,
+    /// It gets trials: with each trial that it serves, a further trial at a time.
+    OnTrial,
 }
 
 impl RankTrouble {
-    pub(crate) fn of(load: &RankLoad) -> Self {
-        if load.is_open() || load.ejected().is_some() {
+    pub(crate) fn of(load: &RankLoad, now: NanosSinceStart) -> Self {
+        if load.ejected().is_some() || load.held().is_some_and(|held| held.until > now) {
             return Self::Paused;
+        }
+        if load.is_open() {
+            return Self::OnTrial;
         }
         // Requests cause refusals too: a refusal counts only where nothing else comes.
         let fails = |held: HeldFailures| held.score >= FAILING_SCORE && !is_refusal(held.status);
@@ -211,15 +216,19 @@ mod tests {
             let shown = if status == 0 { "no".to_owned() } else { format!("status {status}") };
             assert!(fault.contains(&shown) || status == 0, "{fault}");
             assert!(fault.contains(failure_help(status, false, false)), "{fault}");
-            assert_eq!(RankTrouble::of(load), RankTrouble::None, "a single failure");
+            assert_eq!(RankTrouble::of(load, NOW), RankTrouble::None, "a single failure");
             (0..3).for_each(|_| fail(&board, status, &[]));
             if is_refusal(status) {
-                assert_eq!(RankTrouble::of(load), RankTrouble::None, "a caller may cause {status}");
+                assert_eq!(
+                    RankTrouble::of(load, NOW),
+                    RankTrouble::None,
+                    "a caller may cause {status}"
+                );
                 load.set_failing(true);
                 let fault = request_fault(load, false, NOW).unwrap();
                 assert!(fault.starts_with("every request fails"), "{fault}");
             }
-            assert_eq!(RankTrouble::of(load), RankTrouble::Failing, "{status}");
+            assert_eq!(RankTrouble::of(load, NOW), RankTrouble::Failing, "{status}");
             load.set_failing(false);
             (0..8).for_each(|_| load.succeeded(REQUESTER));
             assert_eq!(request_fault(load, false, NOW), None, "{status}");
@@ -236,14 +245,15 @@ mod tests {
         let board = LoadBoard::new();
         (0..4).for_each(|_| fail(&board, 404, &[RankIndex(1)]));
         let load = board.rank(RankIndex(0)).unwrap();
-        assert_eq!(RankTrouble::of(load), RankTrouble::Paused);
+        assert_eq!(RankTrouble::of(load, NOW), RankTrouble::Paused);
         let at = |now| request_fault(load, false, now).unwrap();
         assert!(at(NOW).starts_with("paused: requests failed with status 404"), "{}", at(NOW));
         let later = NOW.plus(Duration::from_secs(9));
         assert!(at(later).starts_with("on trial"), "{}", at(later));
+        assert_eq!(RankTrouble::of(load, later), RankTrouble::OnTrial);
         load.forget_failures();
         assert_eq!(
-            (request_fault(load, false, NOW), RankTrouble::of(load)),
+            (request_fault(load, false, NOW), RankTrouble::of(load, NOW)),
             (None, RankTrouble::None)
         );
     }

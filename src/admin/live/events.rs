@@ -1,14 +1,14 @@
 //! Recent events of the fleet as text, derived from consecutive fleet snapshots and from the
 //! windows. Holds the last `LIVE_EVENTS_MAX` events. Costs a comparison for each change of the
-//! fleet, and a check of each pool while a window is open.
+//! fleet, and a look at each pool.
 
-use super::super::calls::windows::{openers, pool_name, window_cause};
+use super::super::calls::windows::{cause_by, opener, openers, pool_name, window_cause};
 use forebay_base::limits::{LIVE_EVENTS_MAX, LOG_ALIKE_LINES_MAX};
 use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
-use forebay_board::Windows;
+use forebay_board::{WindowOrigin, Windows};
 use forebay_fleet::worker::{FleetSnapshot, Worker, WorkerState};
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Older events are only in a whole snapshot.
@@ -48,6 +48,8 @@ pub(super) struct Events {
     pushed_count: u64,
     /// Pools with an open window at the last check.
     open: Vec<PoolIndex>,
+    /// Openings of each pool's windows at the last check, by origin.
+    openings: BTreeMap<PoolIndex, [u64; WindowOrigin::ALL.len()]>,
 }
 
 impl Events {
@@ -189,14 +191,15 @@ impl Events {
         windows: &Windows,
         now: NanosSinceStart,
     ) {
-        if self.open.is_empty() && !windows.may_be_open(now) {
-            return;
-        }
         for (pool, _) in fleet.used_pools() {
+            let openings = WindowOrigin::ALL.map(|by| windows.openings_by(pool, by));
+            let known = self.openings.insert(pool, openings).unwrap_or_default();
+            let mut opened = WindowOrigin::ALL.into_iter().zip(openings).zip(known);
+            let opened = opened.find(|((_, openings), known)| openings > known);
             let is_open = windows.open_until(pool, now).is_some();
             let place = self.open.iter().position(|open| *open == pool);
-            match place {
-                None if is_open => {
+            match (place, opened) {
+                (None, _) if is_open => {
                     self.open.push(pool);
                     let name = pool_name(fleet, pool);
                     let by = openers(windows, pool, now);
@@ -204,7 +207,16 @@ impl Events {
                     let text = format!("{name}: rejection window opened ({by}): {cause}");
                     self.push("opened", text, now);
                 }
-                Some(place) if !is_open => {
+                // The whole window lies between two checks.
+                (None, Some(((by, _), _))) => {
+                    let name = pool_name(fleet, pool);
+                    let cause = cause_by(fleet, windows, pool, by);
+                    let by = opener(by);
+                    let text =
+                        format!("{name}: rejection window opened and closed ({by}): {cause}");
+                    self.push("opened", text, now);
+                }
+                (Some(place), _) if !is_open => {
                     self.open.swap_remove(place);
                     let name = pool_name(fleet, pool);
                     self.push("closed", format!("{name}: rejection window closed"), now);
@@ -411,6 +423,14 @@ mod tests {
             events.kept[0].text,
             "base: rejection window opened (hand): an operator opened the window"
         );
+        windows.open(PoolIndex(0), WindowOrigin::Here, later(4), later(5));
+        events.observe(&fleet, &windows, later(6));
+        assert_eq!(kinds(&events), ["opened", "closed", "opened"], "between two checks");
+        let text = &events.kept[2].text;
+        assert!(text.starts_with("base: rejection window opened and closed (here): "), "{text}");
+        events.observe(&fleet, &windows, later(6));
+        assert_eq!(events.kept.len(), 3);
+        events.kept.pop_back();
         assert_eq!(events.list(false, later(6)).len(), 1, "the other one is too old");
         assert_eq!(events.list(true, later(60)).len(), 2);
         for _ in 0..LIVE_EVENTS_MAX {

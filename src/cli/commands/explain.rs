@@ -129,7 +129,15 @@ fn table(ladder: &HitLadder, out: &mut impl Write) -> io::Result<()> {
             None => writeln!(out)?,
         }
     }
-    writeln!(out, "missing: {} tokens", steps.iter().sum::<i64>())
+    let missing = steps.iter().sum::<i64>();
+    match missing.unsigned_abs() {
+        more if missing < 0 => writeln!(
+            out,
+            "missing: none; reached is {more} tokens above possible, which knows no prompt from \
+             before the recording"
+        ),
+        tokens => writeln!(out, "missing: {tokens} tokens"),
+    }
 }
 
 fn as_json(ladder: &HitLadder) -> Value {
@@ -159,4 +167,24 @@ fn as_json(ladder: &HitLadder) -> Value {
         },
         "forgotten_parts": ladder.forgotten,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HitLadder, table};
+
+    /// Issue 39: caches that were full before the recording made it `missing: -434 tokens`.
+    #[test]
+    fn no_number_of_missing_tokens_is_negative() {
+        let last = |rungs: [u64; 5]| {
+            let ladder =
+                HitLadder { requests: 9, prompt_tokens: 900, rungs, ..HitLadder::default() };
+            let mut out = Vec::new();
+            table(&ladder, &mut out).unwrap();
+            String::from_utf8(out).unwrap().lines().last().unwrap().to_owned()
+        };
+        assert_eq!(last([500, 400, 400, 300, 100]), "missing: 400 tokens");
+        let more = last([66, 66, 66, 66, 500]);
+        assert!(more.starts_with("missing: none; reached is 434 tokens above possible"), "{more}");
+    }
 }

@@ -49,7 +49,7 @@ impl MachineFacts {
             cores: available_cores(),
             nodes: nodes(),
             files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
-            has_uring: Driver::detect() == Driver::IoUring,
+            has_uring: Driver::is_uring_allowed(),
             uring_switch: switch.and_then(|text| text.trim().parse().ok()),
             refused: refused.collect(),
         }

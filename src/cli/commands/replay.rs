@@ -11,7 +11,7 @@ use forebay_record::{
     FileReader, PublishTotals, Publisher, RebuiltIndex, RecordedMessage, RecordingEnd, Speed,
     Summary, TokenText, inspect,
 };
-use forebay_text::chat::load_model_text;
+use forebay_text::chat::{load_model_text, strftime};
 use forebay_zmq::ZmqEndpoint;
 use std::future::pending;
 use std::io::{self, Write};
@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A moment as RFC 3339 writes it.
+const RFC_3339: &str = "%Y-%m-%dT%H:%M:%SZ";
 
 /// Memory for the index of an in-process replay.
 const INDEX_BYTES_MAX: usize = 4 << 30;
@@ -98,13 +101,13 @@ pub(crate) fn replayed(args: &ReplayArgs, out: &mut impl Write) -> Result<(), St
 fn describe(path: &Path, summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "{}: {} messages of {} sources in {:.3} s, {} lost connections, recorded {} s after 1970",
+        "{}: {} messages of {} sources in {:.3} s, {} lost connections, recorded at {}",
         path.display(),
         summary.messages,
         summary.header.sources.len(),
         Duration::from_nanos(summary.duration_ns).as_secs_f64(),
         summary.disconnects,
-        summary.header.started_unix_ns / 1_000_000_000,
+        strftime(RFC_3339, summary.header.started_unix_ns / 1_000_000_000),
     )?;
     if let RecordingEnd::Cut { at } = summary.end {
         writeln!(out, "the recording ends early, at byte {at}: everything before it is used")?;

@@ -56,7 +56,13 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     let source = ConfigSource { file: args.config.clone(), flags: args.flags() };
     match source.load() {
-        Ok(loaded) => run_logged(loaded, source, args.take_over),
+        Ok(mut loaded) => {
+            let variables = std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+            });
+            loaded.findings.extend(findings::of_environment(variables));
+            run_logged(loaded, source, args.take_over)
+        }
         // The keys of the log are not known.
         Err(reason) => {
             report_failed_start(&reason);

@@ -5,7 +5,7 @@ use crate::sections::schema::Config;
 use crate::sections::tls::AdminTlsConfig;
 use crate::values::admin_address::AdminAddress;
 use crate::values::token::read_token;
-use forebay_tls::{CertificateFiles, read_authorities};
+use forebay_tls::{CertificateFiles, PemFault, read_authorities};
 use rustix::fs::{Access, access};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -40,9 +40,7 @@ impl Check<'_> {
     fn admin_port(&mut self, config: &Config, admin: SocketAddr) {
         if collide(config.listen, admin) {
             let what = format!("`admin` {admin} collides with `listen` {}", config.listen);
-            // Either may be the default.
-            let key = if self.origins.has("admin") { "admin" } else { "listen" };
-            self.error(key, what, "give each its own port");
+            self.error(self.either("admin", "listen"), what, "give each its own port");
         }
         let is_open = config.admin_token_file.is_none() && config.admin_tls.client_ca.is_none();
         if is_open && !admin.ip().is_loopback() {
@@ -80,8 +78,7 @@ impl Check<'_> {
                 self.error("admin_tls", what, "add both, or neither");
             }
         }
-        if let Some(Err(what)) = client_ca.as_deref().map(read_authorities) {
-            let help = "it should hold certificates of authorities in PEM";
+        if let Some(Err(PemFault { what, help })) = client_ca.as_deref().map(read_authorities) {
             self.error("admin_tls.client_ca", format!("`admin_tls.client_ca` {what}"), help);
         }
         if config.admin.port_address().is_none() {

@@ -1,18 +1,19 @@
 //! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
 //! whole configuration and reports everything; never stops at the first fault.
 
-use crate::keys::finding::{Finding, Origins};
-use crate::keys::setting::Word;
+use crate::keys::finding::{Finding, Origin, Origins};
+use crate::keys::setting::Kind;
 use crate::keys::table::KeyTable;
-use crate::sections::schema::{Config, IndexConfig};
+use crate::sections::schema::Config;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine::LoadSource;
 use crate::values::quantity::format_duration;
 use crate::values::url::{WorkerUrl, shown_url};
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
+use serde_json::Value;
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// Engines send nothing for longer than this while they compute a long prompt or wait for room.
 const ENGINE_DEADLINE_SENSIBLE: Duration = Duration::from_secs(1);
+
+/// Hosts and hypervisors hold a healthy thread for shorter than this.
+const STALL_SENSIBLE: Duration = Duration::from_secs(1);
 
 /// A round trip between continents takes longer than this.
 const NETWORK_DEADLINE_SENSIBLE: Duration = Duration::from_millis(100);
@@ -35,12 +39,12 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     let mut check = Check { origins, findings: Vec::new() };
     check.ranges(config);
     check.admin(config);
-    check.image_key(config);
+    check.token("image_key_file", config.image_key_file.as_deref());
     check.client(&config.client);
     check.client_addresses(config);
     check.keys(config);
     check.cors(&config.cors);
-    check.session(&config.session);
+    check.session(config);
     check.models(&config.models);
     check.adapters(&config.adapters);
     check.tls(config);
@@ -50,11 +54,10 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.workers(config);
     check.roles(config);
     check.kv_pools(config);
-    check.snapshot(&config.index);
+    check.snapshot(config);
     check.workers_state(config);
     check.limits(config);
     check.flow(&config.flow);
-    check.engine_priority(config);
     check.disaggregation(&config.flow.disaggregation);
     check.replicas(config);
     check.traces(config);
@@ -63,6 +66,9 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.deadlines(config);
     check.findings
 }
+
+/// The finding of a configuration without any worker.
+pub(crate) const NO_WORKER: &str = "no worker is configured";
 
 /// Writing the index of a large fleet takes a good part of this.
 const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
@@ -82,6 +88,11 @@ impl Check<'_> {
 
     pub(crate) fn warning(&mut self, path: &str, what: impl Into<String>, help: impl Into<String>) {
         self.findings.push(Finding::warning(self.origins.of(path), what, help));
+    }
+
+    /// The key of a pair that was written; the other may be a default, which has no line.
+    pub(crate) fn either<'k>(&self, key: &'k str, other: &'k str) -> &'k str {
+        if self.origins.has(key) || !self.origins.has(other) { key } else { other }
     }
 
     /// Checks each value against the range of its key.
@@ -116,15 +127,6 @@ impl Check<'_> {
             let range = kind.format_range(key);
             self.error(&path, format!("`{shown}` is {is}, should be {range}"), "");
         });
-    }
-
-    fn image_key(&mut self, config: &Config) {
-        self.token("image_key_file", config.image_key_file.as_deref());
-        let policy = config.policy;
-        if config.image_key_file.is_some() && !policy.uses_overlap() {
-            let what = format!("`image_key_file` is not used: the policy is {:?}", policy.word());
-            self.warning("image_key_file", what, "policy \"kv\" gives images their names");
-        }
     }
 
     fn cores(&mut self, config: &Config) {
@@ -173,7 +175,7 @@ impl Check<'_> {
         if config.workers.is_empty() && !others {
             let help = "give --worker http://host:port, or a [[worker]] table with a url";
             let origin = self.origins.start_of_file();
-            self.findings.push(Finding::error(origin, "no worker is configured", help));
+            self.findings.push(Finding::error(origin, NO_WORKER, help));
         }
         if config.workers.len() > WORKERS_MAX {
             let what = format!("{} workers, more than {WORKERS_MAX}", config.workers.len());
@@ -209,6 +211,9 @@ impl Check<'_> {
         if let Some(dir) = &worker.model_dir {
             self.model_dir(&format!("{path}.model_dir"), dir);
         }
+        if let Ok(url) = WorkerUrl::parse(&worker.url) {
+            self.worker_address(&url_path, &url);
+        }
         let printable = |text: &str| text.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if worker.name.as_deref().is_some_and(|name| name.is_empty() || !printable(name)) {
             let what = "`name` goes into a header field and has to be visible ASCII without spaces";
@@ -216,6 +221,22 @@ impl Check<'_> {
         }
         self.health_path(path, worker.health_path.as_deref());
         self.key_of_worker(path, worker);
+    }
+
+    /// Addresses that are right as text and seldom meant.
+    fn worker_address(&mut self, path: &str, url: &WorkerUrl) {
+        let is_unspecified = |ip: IpAddr| ip.is_unspecified();
+        if url.host.trim_matches(['[', ']']).parse().is_ok_and(is_unspecified) {
+            let what = format!("`url` {} is where a server listens, and no host", url.text());
+            self.warning(path, what, "write the name or the address of the engine's host");
+        }
+        let scheme = match (url.is_tls, url.port) {
+            (false, 443) => "http:// and port 443, where servers speak TLS",
+            (true, 80) => "https:// and port 80, where servers speak plain HTTP",
+            _ => return,
+        };
+        let what = format!("`url` {} has {scheme}", url.text());
+        self.warning(path, what, "correct the scheme or the port");
     }
 
     pub(crate) fn model_dir(&mut self, path: &str, dir: &Path) {
@@ -228,26 +249,31 @@ impl Check<'_> {
         }
     }
 
-    fn snapshot(&mut self, index: &IndexConfig) {
+    fn snapshot(&mut self, config: &Config) {
+        let index = &config.index;
         let every = index.snapshot_every;
         if !every.is_zero() && every < SNAPSHOT_EVERY_MIN {
             let what = "`index.snapshot_every` is less than a second";
             self.error("index.snapshot_every", what, "give 0 to write only when the router ends");
         }
         if let Some(path) = &index.snapshot {
-            self.written_file("index.snapshot", path);
+            self.written_file("index.snapshot", path, config);
         }
     }
 
     fn workers_state(&mut self, config: &Config) {
         if let Some(path) = &config.workers_state {
-            self.written_file("workers_state", path);
+            self.written_file("workers_state", path, config);
         }
     }
 
     /// Checks a file that the router replaces as a whole.
-    fn written_file(&mut self, key: &str, path: &Path) {
+    fn written_file(&mut self, key: &str, path: &Path, config: &Config) {
         let shown = path.display();
+        if let Some(other) = self.other_use(key, path, config) {
+            let what = format!("`{key}` {shown} is {other} too");
+            self.error(key, what, "the router would write over it: name a file of its own");
+        }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new("."));
         if path.file_name().is_none() || path.is_dir() {
@@ -261,12 +287,34 @@ impl Check<'_> {
         }
     }
 
+    /// Another key with the same file, or the file of the configuration.
+    fn other_use(&self, key: &str, path: &Path, config: &Config) -> Option<String> {
+        if matches!(self.origins.of(key), Origin::File { name, .. } if Path::new(&name) == path) {
+            return Some("the file of the configuration".to_owned());
+        }
+        let mut other = None;
+        config.each(|known, setting| {
+            let text = setting.show(known);
+            let is_same = text
+                .as_ref()
+                .and_then(Value::as_str)
+                .is_some_and(|text| setting.kind(known) == Kind::Text && Path::new(text) == path);
+            // Of two files that are written, the second has the finding.
+            let is_first = key == "workers_state" && known.path == "index.snapshot";
+            if is_same && known.path != key && !is_first {
+                other.get_or_insert_with(|| format!("`{}`", known.path));
+            }
+        });
+        other
+    }
+
     fn limits(&mut self, config: &Config) {
         let limits = &config.limits;
         if limits.buffered_bytes_max < limits.body_bytes_max {
             let what = "`limits.buffered_bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never be taken; raise it";
-            self.error("limits.buffered_bytes_max", what, help);
+            let key = self.either("limits.buffered_bytes_max", "limits.body_bytes_max");
+            self.error(key, what, help);
         }
     }
 
@@ -310,23 +358,31 @@ impl Check<'_> {
 
     fn times(&mut self, config: &Config) {
         let times = &config.timeouts;
+        if !times.stall_abort.is_zero() && times.stall_abort < STALL_SENSIBLE {
+            let what = "`timeouts.stall_abort` is less than a second";
+            let help = "a host that swaps or moves the machine holds a shard for as long, and the \
+                process would abort with all streams; write 10s or more";
+            self.warning("timeouts.stall_abort", what, help);
+        }
         if config.kv.disk_credit_percent > config.kv.host_credit_percent {
             let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";
             let help =
                 "a block that only a disk holds would be worth more than one that the host holds";
-            self.warning("kv.disk_credit_percent", what, help);
+            let key = self.either("kv.disk_credit_percent", "kv.host_credit_percent");
+            self.warning(key, what, help);
         }
         if config.kv.pool_credit_percent > config.kv.host_credit_percent {
             let what = "`kv.pool_credit_percent` is more than `kv.host_credit_percent`";
             let help = "a block that all ranks can load would be worth more than one that the \
                 rank's own host holds";
-            self.warning("kv.pool_credit_percent", what, help);
+            let key = self.either("kv.pool_credit_percent", "kv.host_credit_percent");
+            self.warning(key, what, help);
         }
         let load = &config.load;
         if load.age_max < load.interval && load.source != LoadSource::Off {
             let what = "`load.age_max` is less than `load.interval`";
             let help = "reports would count nothing most of the time";
-            self.warning("load.age_max", what, help);
+            self.warning(self.either("load.age_max", "load.interval"), what, help);
         }
         if config.health.slow_factor == 1 {
             let what = "`health.slow_factor` is 1, and half of a pool is slower than its median";

@@ -4,29 +4,18 @@
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
 use super::kv_endpoints::tcp_address;
+use super::unused_keys::{UNUSED, UnusedKeys, is_whole};
 use crate::keys::finding::{Finding, Origins};
-use crate::keys::setting::Word;
+use crate::keys::table::KeyTable;
 use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, ModelConfig};
 use crate::sections::worker::WorkerConfig;
 use crate::values::admin_address::AdminAddress;
 use crate::values::engine_address::{EngineAddress, EngineHost, EngineLikeness};
 use crate::values::url::{WorkerUrl, shown_url};
-use std::collections::HashMap;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-/// Keys without effect where no queue is.
-const OF_QUEUES: [&str; 7] = [
-    "queue.depth_max",
-    "queue.bytes_max",
-    "queue.wait_max",
-    "queue.promote_after",
-    "queue.overtaken_max",
-    "queue.class_default",
-    "queue.sse_comments",
-];
-/// Keys of queues of single ranks.
-const OF_ENDPOINT: [&str; 2] = ["queue.stale_after", "queue.hops_max"];
 
 /// Advice for a worker that is the router.
 const LOOP_HELP: &str = "write the address of the engine, or move one of the two ports";
@@ -43,10 +32,11 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.named_loops(config);
     check.engines_by_two_names(&[], &config.workers);
     check.engines_found_twice(config);
-    check.unused_queue_keys(config);
+    check.unused_keys(config);
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
     check.models_that_stand_for_themselves(&config.models);
+    check.models_that_no_worker_serves(config);
     check.findings
 }
 
@@ -61,6 +51,7 @@ pub(crate) fn check_against_router(
     check.loops(router, workers);
     check.taken_names(router, workers);
     check.engines_by_two_names(&router.workers, workers);
+    check.unused_worker_keys(router, workers);
     check.findings
 }
 
@@ -156,18 +147,48 @@ impl Check<'_> {
         }
     }
 
-    fn unused_queue_keys(&mut self, config: &Config) {
-        let mode = config.flow.queue.mode;
-        let unused: &[&str] = if mode == QueueMode::Off { &OF_QUEUES } else { &[] };
-        let of_other_mode: &[&str] = if mode == QueueMode::Endpoint { &[] } else { &OF_ENDPOINT };
-        let unused = unused.iter().chain(of_other_mode);
-        for key in unused.filter(|key| self.origins.has(key)).collect::<Vec<_>>() {
-            let what = format!("`{key}` is not used: `queue.mode` is {:?}", mode.word());
-            let help = match OF_ENDPOINT.contains(key) {
-                true => "remove the key, or set queue.mode = \"endpoint\"",
-                false => "remove the key, or set queue.mode = \"pool\"",
-            };
-            self.warning(key, what, help);
+    /// Keys of the router that nothing reads.
+    fn unused_keys(&mut self, config: &Config) {
+        let off = keys_that_are_off(config);
+        let any = WorkerConfig::default();
+        for UnusedKeys { keys, why, help } in UNUSED {
+            for key in keys.iter().filter(|key| !key.starts_with("worker.")) {
+                let Some(why) = why(config, &any).filter(|_| !off.contains(key)) else { continue };
+                let tenants = 0..config.flow.tenants.len();
+                let places: Vec<String> = match key.strip_prefix("tenant.") {
+                    Some(name) => tenants.map(|at| format!("tenant.{at}.{name}")).collect(),
+                    None => vec![(*key).to_owned()],
+                };
+                for place in places.iter().filter(|place| self.origins.has(place)) {
+                    self.unused_key(place, format!("`{key}` is not used: {why}"), help);
+                }
+            }
+        }
+        self.unused_worker_keys(config, &config.workers);
+    }
+
+    /// A place that has a finding already is not named again.
+    fn unused_key(&mut self, place: &str, what: String, help: &str) {
+        let origin = self.origins.of(place);
+        if self.findings.iter().all(|finding| finding.origin != origin) {
+            self.findings.push(Finding::warning(origin, what, help));
+        }
+    }
+
+    /// Keys of workers of this router that nothing reads.
+    fn unused_worker_keys(&mut self, config: &Config, workers: &[WorkerConfig]) {
+        for (position, worker) in workers.iter().enumerate() {
+            for UnusedKeys { keys, why, help } in UNUSED {
+                for key in *keys {
+                    let Some(name) = key.strip_prefix("worker.") else { continue };
+                    let place = format!("worker.{position}.{name}");
+                    let why = if self.origins.has(&place) { why(config, worker) } else { None };
+                    let why = why.filter(|_| !keys_that_are_off(worker).contains(key));
+                    if let Some(why) = why {
+                        self.unused_key(&place, format!("`{name}` is not used: {why}"), help);
+                    }
+                }
+            }
         }
     }
 
@@ -176,7 +197,7 @@ impl Check<'_> {
         if queue.mode != QueueMode::Off && queue.bytes_max < config.limits.body_bytes_max {
             let what = "`queue.bytes_max` is smaller than `limits.body_bytes_max`";
             let help = "a body of the largest size could never wait, and gets 429; raise it";
-            self.warning("queue.bytes_max", what, help);
+            self.warning(self.either("queue.bytes_max", "limits.body_bytes_max"), what, help);
         }
     }
 
@@ -196,6 +217,28 @@ impl Check<'_> {
         }
     }
 
+    /// Targets that are in no list of the workers, where each worker has a list.
+    fn models_that_no_worker_serves(&mut self, config: &Config) {
+        let mut workers = config.workers.iter();
+        let is_known = |worker: &WorkerConfig| {
+            !worker.models.is_empty() && worker.models.iter().all(|model| model != "*")
+        };
+        if !is_whole(config) || !workers.all(is_known) {
+            return;
+        }
+        let models = config.models.iter().enumerate();
+        let models = models.map(|(position, model)| (format!("model.{position}.to"), &model.to));
+        let adapters = config.adapters.iter().enumerate();
+        let adapters =
+            adapters.map(|(position, adapter)| (format!("adapter.{position}.of"), &adapter.of));
+        for (key, target) in models.chain(adapters).filter(|(_, target)| !target.is_empty()) {
+            if !config.workers.iter().any(|worker| worker.models.contains(target)) {
+                let what = format!("no worker has {target:?} in `models`");
+                self.warning(&key, what, "write a name that workers serve");
+            }
+        }
+    }
+
     /// A share of the requests may keep the name; a name alone may not.
     fn models_that_stand_for_themselves(&mut self, models: &[ModelConfig]) {
         for (position, model) in models.iter().enumerate() {
@@ -207,6 +250,24 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// Keys with the value `false`, 0 or nothing.
+fn keys_that_are_off<T: KeyTable + Clone>(values: &T) -> HashSet<&'static str> {
+    let mut off = HashSet::new();
+    values.each(|key, setting| {
+        let is_off = match setting.show(key) {
+            _ if setting.number() == Some(0) => true,
+            Some(Value::Bool(is_on)) => !is_on,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Array(items)) => items.is_empty(),
+            _ => false,
+        };
+        if is_off {
+            off.insert(key.path);
+        }
+    });
+    off
 }
 
 /// Keys and addresses of the sockets that the router listens on.
@@ -342,21 +403,6 @@ mod tests {
             let found = findings(&format!("{listen}\n[discovery]\ndns = [\"{url}\"]\n"));
             let is_loop = |found: &&String| found.contains("is `listen` of this router");
             assert_eq!(found.iter().filter(is_loop).count(), count, "{url}: {found:?}");
-        }
-    }
-
-    #[test]
-    fn keys_of_another_mode_are_found_and_defaults_are_not() {
-        for (text, count) in [
-            ("mode = \"off\"", 0),
-            ("mode = \"off\"\ndepth_max = 1024", 1),
-            ("mode = \"off\"\nwait_max = \"3s\"\nhops_max = 2", 2),
-            ("mode = \"endpoint\"\nhops_max = 2\ndepth_max = 9", 0),
-            ("stale_after = \"1s\"", 1),
-        ] {
-            let found = findings(&format!("[queue]\n{text}"));
-            let unused = found.iter().filter(|found| found.contains("is not used"));
-            assert_eq!(unused.count(), count, "{text}: {found:?}");
         }
     }
 

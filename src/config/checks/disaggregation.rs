@@ -1,4 +1,4 @@
-//! Checks the keys of disaggregation: roles that do not fit, and keys without effect.
+//! Checks the keys of disaggregation: roles that do not fit.
 
 use super::check::Check;
 use crate::keys::setting::Word;
@@ -23,10 +23,10 @@ impl Check<'_> {
 
     pub(crate) fn roles(&mut self, config: &Config) {
         for (position, worker) in config.workers.iter().enumerate() {
-            let engine = worker.engine.unwrap_or(config.engine);
+            let engine = config.engine_of(worker);
             let path = format!("worker.{position}");
             self.role(&path, worker, engine);
-            self.bootstrap(&path, worker, engine);
+            self.bootstrap(&path, worker);
             self.kv_flow(&path, worker, engine);
             self.engine_id(&path, worker, config);
         }
@@ -43,7 +43,7 @@ impl Check<'_> {
         }
         for (position, worker) in config.workers.iter().enumerate() {
             let kv_transfer = &worker.kv_transfer;
-            let engine = worker.engine.unwrap_or(config.engine);
+            let engine = config.engine_of(worker);
             let key = match (engine, kv_transfer.kv_flow) {
                 (EngineKind::Vllm, None | Some(KvFlow::TwoPhase)) | (EngineKind::Openai, _) => {
                     continue;
@@ -82,25 +82,8 @@ impl Check<'_> {
         }
     }
 
-    fn bootstrap(&mut self, path: &str, worker: &WorkerConfig, engine: EngineKind) {
-        let kv_transfer = &worker.kv_transfer;
-        let is_used = worker.role.may_prefill()
-            && match engine {
-                EngineKind::Auto | EngineKind::Sglang => true,
-                EngineKind::Vllm => kv_transfer.kv_flow == Some(KvFlow::Mooncake),
-                EngineKind::Openai => false,
-            };
-        let given = [
-            ("bootstrap_host", kv_transfer.bootstrap_host.is_some()),
-            ("bootstrap_port", kv_transfer.bootstrap_port.is_some()),
-        ];
-        for key in given.into_iter().filter(|(_, given)| *given && !is_used).map(|(key, _)| key) {
-            let what = format!("`{key}` is not used: this worker has no registry of prefill ranks");
-            let help =
-                "it belongs to prefill workers of SGLang, or of vLLM with kv_flow = \"mooncake\"";
-            self.warning(&format!("{path}.{key}"), what, help);
-        }
-        if kv_transfer.bootstrap_host.as_deref().is_some_and(|host| !is_host(host)) {
+    fn bootstrap(&mut self, path: &str, worker: &WorkerConfig) {
+        if worker.kv_transfer.bootstrap_host.as_deref().is_some_and(|host| !is_host(host)) {
             let what =
                 "`bootstrap_host` is no host: it is empty or holds characters that no host has";
             self.error(
@@ -121,11 +104,7 @@ impl Check<'_> {
             let help = "SGLang's prefill and decode workers find each other \
                 by `bootstrap_host` and `bootstrap_port`";
             self.error(&key, what, help);
-        } else if kv_transfer.kv_flow.is_some() && worker.role == WorkerRole::Both {
-            let what = format!("`kv_flow` is not used: the role is {:?}", worker.role.word());
-            self.warning(&key, what, "prefill and decode workers have it");
         }
-        let is_push = kv_transfer.kv_flow == Some(KvFlow::Push);
         if kv_transfer.kv_host.as_deref().is_some_and(|host| !is_host(host)) {
             let what = "`kv_host` is no host: it is empty or holds characters that no host has";
             self.error(
@@ -135,16 +114,6 @@ impl Check<'_> {
             );
         }
         self.kv_port(path, worker);
-        let only_push = [
-            ("kv_host", kv_transfer.kv_host.is_some()),
-            ("kv_port", kv_transfer.kv_port.is_some()),
-            ("kv_tp_size", kv_transfer.kv_tp_size.is_some()),
-            ("kv_pp_size", kv_transfer.kv_pp_size.is_some()),
-        ];
-        for (name, _) in only_push.into_iter().filter(|(_, given)| *given && !is_push) {
-            let what = format!("`{name}` is not used without kv_flow = \"push\"");
-            self.warning(&format!("{path}.{name}"), what, "");
-        }
     }
 
     /// Each rank's port is the previous rank's port plus 1.
@@ -184,8 +153,7 @@ impl Check<'_> {
 
     /// Warns of a decode worker whose KV flow no prefill worker uses.
     fn flows(&mut self, config: &Config) {
-        let is_vllm =
-            |worker: &&WorkerConfig| worker.engine.unwrap_or(config.engine) != EngineKind::Sglang;
+        let is_vllm = |worker: &&WorkerConfig| config.engine_of(worker) != EngineKind::Sglang;
         let of = |role| config.workers.iter().filter(is_vllm).filter(move |w| w.role == role);
         let flow = |worker: &WorkerConfig| worker.kv_transfer.kv_flow.unwrap_or_default();
         let handed: Vec<KvFlow> = of(WorkerRole::Prefill).map(flow).collect();
@@ -209,7 +177,7 @@ impl Check<'_> {
         let first = |role| config.workers.iter().position(|worker| worker.role == role);
         let may_be = |role: WorkerRole| {
             let undecided = |worker: &WorkerConfig| {
-                let engine = worker.engine.unwrap_or(config.engine);
+                let engine = config.engine_of(worker);
                 worker.role == WorkerRole::Auto
                     && matches!(engine, EngineKind::Auto | EngineKind::Sglang)
             };
@@ -222,8 +190,7 @@ impl Check<'_> {
             self.warning(&format!("worker.{position}.role"), what, help);
         }
         let is_sglang = |worker: &&WorkerConfig| {
-            worker.role == WorkerRole::Decode
-                && worker.engine.unwrap_or(config.engine) == EngineKind::Sglang
+            worker.role == WorkerRole::Decode && config.engine_of(worker) == EngineKind::Sglang
         };
         let lonely = config.workers.iter().find(is_sglang).is_some();
         if let Some(position) =
@@ -238,7 +205,7 @@ impl Check<'_> {
 }
 
 impl WorkerRole {
-    const fn may_prefill(self) -> bool {
+    pub(crate) const fn may_prefill(self) -> bool {
         matches!(self, Self::Auto | Self::Prefill)
     }
 }

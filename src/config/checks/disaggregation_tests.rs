@@ -40,7 +40,7 @@ fn keys_that_do_not_fit_are_found() {
         ),
         ("vllm", "kv_flow = \"push\"", "f:8:11: error: `kv_engine_id` is missing"),
         ("vllm", "kv_flow = \"pull\"", "f:8:11: error: `worker.kv_flow`: \"pull\" is not one of"),
-        ("vllm", "kv_port = 5600", "f:8:11: warning: `kv_port` is not used without kv_flow"),
+        ("vllm", "kv_port = 5600", "f:8:11: warning: `kv_port` is not used: `kv_flow` is not"),
         ("vllm", "bootstrap_port = 1", "f:8:18: warning: `bootstrap_port` is not used"),
         ("sglang", "bootstrap_host = \"a b\"", "f:8:18: error: `bootstrap_host` is no host"),
         ("sglang", "bootstrap_host = \"h:1\"", "f:8:18: error: `bootstrap_host` is no host"),

@@ -3,8 +3,6 @@
 use super::check::Check;
 use super::names::is_field_name;
 use crate::sections::flow::{FlowConfig, QueueMode, TenantConfig};
-use crate::sections::schema::Config;
-use crate::values::engine::EngineKind;
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
 
@@ -70,46 +68,10 @@ impl Check<'_> {
             self.error(&format!("{path}.name"), what, "remove one of the two");
         }
     }
-
-    /// Only vLLM receives the priority. No engine reports whether it has priority scheduling.
-    pub(crate) fn engine_priority(&mut self, config: &Config) {
-        let mut engines =
-            config.workers.iter().map(|worker| worker.engine.unwrap_or(config.engine));
-        let takes_priority = |engine| matches!(engine, EngineKind::Auto | EngineKind::Vllm);
-        let may_take_priority = config.discovery.is_on() || config.workers.is_empty();
-        if config.flow.queue.engine_priority && !may_take_priority && !engines.any(takes_priority) {
-            let what = "`queue.engine_priority` is not used: no worker is vLLM";
-            self.warning("queue.engine_priority", what, "leave it out");
-        }
-    }
 }
 
 /// Is this text the name of a tenant?
 pub(crate) fn is_tenant_name(name: &str) -> bool {
     let is_visible = |byte: u8| (0x21..0x7f).contains(&byte);
     (1..=TENANT_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_visible)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::keys::flags::Flags;
-    use crate::load::{ConfigText, load};
-
-    #[test]
-    fn an_order_for_no_engine_is_found() {
-        for (engine, found) in
-            [("auto", false), ("vllm", false), ("sglang", true), ("openai", true)]
-        {
-            for is_on in [true, false] {
-                let text = format!(
-                    "engine = \"{engine}\"\n[queue]\nengine_priority = {is_on}\n\
-                     [[worker]]\nurl = \"http://a:1\"\n"
-                );
-                let loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
-                let said = loaded.findings.iter().map(ToString::to_string);
-                let warned = said.filter(|said| said.contains("`queue.engine_priority` is not"));
-                assert_eq!(warned.count(), usize::from(found && is_on), "{engine} {is_on}");
-            }
-        }
-    }
 }

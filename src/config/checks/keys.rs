@@ -13,10 +13,6 @@ impl Check<'_> {
     pub(crate) fn keys(&mut self, config: &Config) {
         self.jwt(&config.jwt);
         let Some(path) = &config.api_keys else { return };
-        if !config.flow.queue.tenant_header.is_empty() {
-            let what = "`queue.tenant_header` is not read while `api_keys` is set";
-            self.warning("queue.tenant_header", what, "remove one of the two");
-        }
         match read(path) {
             Ok(keys) if keys.keys().is_empty() => {
                 let what = format!("`api_keys` {} holds no key", path.display());
@@ -56,13 +52,7 @@ impl Check<'_> {
     }
 
     fn jwt(&mut self, jwt: &JwtConfig) {
-        let Some(place) = &jwt.jwks else {
-            if *jwt != JwtConfig::default() {
-                let what = "`[jwt]` says nothing without `jwt.jwks`";
-                self.warning("jwt.jwks", what, "name a file or an https:// URL");
-            }
-            return;
-        };
+        let Some(place) = &jwt.jwks else { return };
         if jwt.issuer.is_empty() {
             let help = "write the `iss` of your tokens";
             self.error("jwt.issuer", "`jwt.jwks` needs `jwt.issuer`", help);

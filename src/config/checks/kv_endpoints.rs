@@ -40,6 +40,7 @@ impl Check<'_> {
                     }
                 }
             }
+            self.endpoints_of_ranks(position, worker);
             let mut endpoints = worker.kv_events.iter();
             let of_other = endpoints.find(|&endpoint| {
                 let publisher = (PublisherAddress::of(endpoint, worker), &worker.kv_topic);
@@ -49,6 +50,29 @@ impl Check<'_> {
                 let what = format!("{endpoint} publishes the KV events of another worker too");
                 let help = "write the endpoint of each worker's engine, or a `kv_topic` of its own";
                 self.warning(&format!("worker.{position}.kv_events"), what, help);
+            }
+        }
+    }
+}
+
+impl Check<'_> {
+    /// A list of several endpoints has an endpoint for each rank. Without `ranks`, the list of
+    /// `kv_events` is the count.
+    fn endpoints_of_ranks(&mut self, position: usize, worker: &WorkerConfig) {
+        let configured = worker.ranks.and_then(|ranks| usize::try_from(ranks).ok());
+        let of_events = Some(worker.kv_events.len()).filter(|&count| count > 1);
+        let Some(ranks) = configured.or(of_events) else { return };
+        for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
+            let count = endpoints.len();
+            if count > 1 && count != ranks {
+                let of_ranks = match configured {
+                    Some(_) => format!("`ranks` is {ranks}"),
+                    None => format!("`kv_events` lists {ranks}"),
+                };
+                let what = format!("`{key}` lists {count} endpoints, and {of_ranks}");
+                let help = "list an endpoint for each rank, or a single endpoint for all, which \
+                            counts ports up";
+                self.warning(&format!("worker.{position}.{key}"), what, help);
             }
         }
     }
@@ -129,6 +153,51 @@ mod tests {
         for right in ["tcp://gpu1:5557", "tcp://gpu2:8000", "bind:tcp://*:8000", "ipc:///gpu1:8000"]
         {
             assert_eq!(found("kv_events", right), 0, "{right}");
+        }
+    }
+
+    /// Issue 39: the router left the second endpoint of a worker with `ranks = 1` out, silently.
+    #[test]
+    fn a_list_of_endpoints_has_an_endpoint_for_each_rank() {
+        let list = |count: u32| {
+            let each: Vec<String> =
+                (0..count).map(|at| format!("\"tcp://a:{}\"", 5_557 + at)).collect();
+            each.join(", ")
+        };
+        for (ranks, events, replays, says) in [
+            (
+                Some(1),
+                2,
+                0,
+                &["4:13: warning: `kv_events` lists 2 endpoints, and `ranks` is 1"][..],
+            ),
+            (Some(3), 2, 0, &["4:13: warning: `kv_events` lists 2 endpoints, and `ranks` is 3"]),
+            (None, 2, 3, &["4:10: warning: `replay` lists 3 endpoints, and `kv_events` lists 2"]),
+            (Some(2), 2, 2, &[]),
+            (Some(2), 1, 1, &[]),
+            (None, 2, 1, &[]),
+            (None, 1, 3, &[]),
+        ] {
+            let ranks = ranks.map_or(String::new(), |ranks| format!("ranks = {ranks}"));
+            let replay = if replays > 0 {
+                format!("replay = [{}]", list(replays).replace("555", "565"))
+            } else {
+                String::new()
+            };
+            let text = format!(
+                "[[worker]]\nurl = \"http://gpu1:8000\"\n{ranks}\nkv_events = [{}]\n{replay}\n",
+                list(events)
+            );
+            let text = if says.first().is_some_and(|says| says.contains("replay")) {
+                text.replace("\n\nkv_events", "\nkv_events")
+            } else {
+                text
+            };
+            let found = findings(&text);
+            assert_eq!(found.len(), says.len(), "{text}\n{found:?}");
+            for (found, says) in found.iter().zip(says) {
+                assert!(found.starts_with(&format!("forebay.toml:{says}")), "{text}\n{found}");
+            }
         }
     }
 

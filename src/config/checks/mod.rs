@@ -5,7 +5,6 @@ mod admin;
 mod client;
 pub(crate) mod contradictions;
 mod disaggregation;
-mod client_addresses;
 mod flow;
 mod kv_endpoints;
 mod names;
@@ -13,6 +12,7 @@ mod pools;
 mod replicas;
 mod tls;
 mod traces;
+pub(crate) mod unused_keys;
 mod upstream;
 mod worker_keys;
 mod keys;
@@ -21,4 +21,4 @@ mod disaggregation_tests;
 #[cfg(test)]
 mod tls_tests;
 #[cfg(test)]
-mod test_findings;
+pub(crate) mod test_findings;

@@ -1,13 +1,23 @@
 //! Checks the keys of sessions and of model names.
 
 use super::check::Check;
-use crate::sections::schema::{AdapterConfig, ModelConfig, SessionConfig};
+use crate::sections::schema::{AdapterConfig, Config, ModelConfig, Policy};
 use forebay_base::limits::{
     ADAPTER_TABLES_MAX, MODEL_NAME_BYTES_MAX, MODEL_TABLES_MAX, SESSION_NAMES_MAX,
 };
 
 impl Check<'_> {
-    pub(crate) fn session(&mut self, session: &SessionConfig) {
+    /// Fields and members that name sessions; a policy of sessions needs either.
+    pub(crate) fn session(&mut self, config: &Config) {
+        let session = &config.session;
+        let has_none = session.fields.is_empty() && session.members.is_empty();
+        if config.policy == Policy::Session && has_none {
+            let what = "`policy` is \"session\", and `session.fields` and `session.members` are \
+                        empty: no request has a session";
+            let help = "list fields or members, or set policy = \"least_loaded\", which has the \
+                        same effect";
+            self.warning("policy", what, help);
+        }
         self.field_names("session.fields", &session.fields);
         let lists = [("session.fields", &session.fields), ("session.members", &session.members)];
         for (path, names) in lists {
@@ -16,6 +26,11 @@ impl Check<'_> {
                 let what = format!("`{path}` has {many} names, more than {SESSION_NAMES_MAX}");
                 self.error(path, what, "each costs a comparison for each request; list fewer");
             }
+        }
+        if let Some(path) = session.members.iter().find(|name| name.contains('.')) {
+            let what = format!("`session.members` {path:?} is a member with a dot in its name");
+            let help = "members are of the body itself, and of no object in it";
+            self.warning("session.members", what, help);
         }
         if session.members.iter().any(String::is_empty) {
             self.error("session.members", "`session.members` has an empty name", "name a member");
@@ -106,6 +121,15 @@ mod tests {
             let found = findings(&format!("[session]\n{text}"));
             assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
         }
+    }
+
+    #[test]
+    fn a_policy_of_sessions_needs_sessions() {
+        let text = "policy = \"session\"\n[session]\nfields = []\n";
+        assert!(findings(text).is_empty());
+        let found = findings(&format!("{text}members = []\n"));
+        let start = "forebay.toml:1:10: warning: `policy` is \"session\", and `session.fields`";
+        assert!(found.len() == 1 && found[0].starts_with(start), "{found:?}");
     }
 
     #[test]

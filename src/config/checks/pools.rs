@@ -1,7 +1,6 @@
-//! Checks `kv_pool`: names, pools without effect, and pools of workers with incompatible blocks.
+//! Checks `kv_pool`: names, and pools of workers with incompatible blocks.
 
 use super::check::Check;
-use crate::keys::setting::Word;
 use crate::sections::schema::Config;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine::EngineKind;
@@ -13,7 +12,6 @@ impl Check<'_> {
             let Some(name) = worker.kv_pool.as_deref() else { continue };
             let key = format!("worker.{position}.kv_pool");
             self.kv_pool_name(&key, name);
-            self.kv_pool_use(&key, worker, config);
             let before = config.workers.iter().take(position);
             let same = before.filter(|other| other.kv_pool.as_deref() == Some(name));
             let mut same = same.filter(|other| may_share_model(worker, other));
@@ -35,21 +33,6 @@ impl Check<'_> {
             self.error(key, what, "give it a shorter name");
         }
     }
-
-    /// Warns of an unused pool: only policy `kv` uses pools, by the KV events of their workers.
-    fn kv_pool_use(&mut self, key: &str, worker: &WorkerConfig, config: &Config) {
-        let policy = config.policy;
-        let (why, help) = if !policy.uses_overlap() {
-            (format!("the policy is {:?}", policy.word()), "policy \"kv\" matches prompts")
-        } else if config.kv.pool_credit_percent == 0 {
-            ("`kv.pool_credit_percent` is 0".to_owned(), "give the pool a credit, or leave it out")
-        } else if worker.engine.unwrap_or(config.engine) == EngineKind::Openai {
-            ("an `openai` worker has no KV events".to_owned(), "vLLM and SGLang have")
-        } else {
-            return;
-        };
-        self.warning(key, format!("`kv_pool` is not used: {why}"), help);
-    }
 }
 
 /// False if their lists of models are disjoint.
@@ -60,7 +43,7 @@ fn may_share_model(one: &WorkerConfig, other: &WorkerConfig) -> bool {
 
 /// Reason why blocks of two workers differ.
 fn difference(config: &Config, one: &WorkerConfig, other: &WorkerConfig) -> Option<String> {
-    let engines = [one, other].map(|worker| worker.engine.unwrap_or(config.engine));
+    let engines = [one, other].map(|worker| config.engine_of(worker));
     if engines.contains(&EngineKind::Vllm) && engines.contains(&EngineKind::Sglang) {
         return Some("different engines, vLLM and SGLang".to_owned());
     }

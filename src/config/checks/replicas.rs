@@ -1,6 +1,7 @@
 //! Checks the keys of replicas. Reads the files.
 
 use super::check::Check;
+use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
 use crate::values::admin_address::AdminAddress;
@@ -8,7 +9,7 @@ use crate::values::url::{WorkerUrl, shown_url};
 use forebay_base::limits::REPLICA_PEERS_MAX;
 use forebay_tls::ConnectFault;
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 impl Check<'_> {
     pub(crate) fn replicas(&mut self, config: &Config) {
@@ -20,7 +21,8 @@ impl Check<'_> {
         }
         if replicas.cert.is_some() != replicas.key.is_some() {
             let what = "`replicas.cert` and `replicas.key` belong together";
-            self.error("replicas", what, "give both or none");
+            let key = self.either("replicas.cert", "replicas.key");
+            self.error(key, what, "give both or none");
         }
         self.token("replicas.token_file", replicas.token_file.as_deref());
         if replicas.peers.is_empty() {
@@ -50,6 +52,15 @@ impl Check<'_> {
                 Ok(url) => peers.push(url),
             }
         }
+        let own = config.admin.port_address();
+        let is_own = |peer: &WorkerUrl| {
+            let ip = peer.host.parse::<IpAddr>().ok();
+            ip.map(|ip| SocketAddr::new(ip, peer.port)) == own
+        };
+        if !peers.is_empty() && peers.iter().all(is_own) {
+            let what = "`replicas.peers` lists this router alone, by its own `admin`";
+            self.warning("replicas.peers", what, "add the `admin` addresses of the other routers");
+        }
         self.peers(config, &peers);
     }
 
@@ -61,7 +72,8 @@ impl Check<'_> {
                 ConnectFault::Certificate(_) => "replicas.cert",
                 ConnectFault::Name(_) | ConnectFault::Other(_) => "replicas.peers",
             };
-            self.error(key, format!("TLS to peers: {fault}"), "it should hold PEM");
+            let (what, help) = in_words(&fault);
+            self.error(key, format!("TLS to peers: {what}"), help);
         }
         let is_remote = |peer: &WorkerUrl| {
             let address = peer.host.parse::<IpAddr>();

@@ -5,7 +5,9 @@ use crate::sections::schema::Config;
 use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
 use forebay_base::since_1970;
-use forebay_tls::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
+use forebay_tls::{
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+};
 use std::time::Duration;
 
 /// Working renewals do not come this close to expiry.
@@ -50,13 +52,11 @@ impl Check<'_> {
         };
         let certified = match LoadedCertificate::read(files) {
             Ok(certified) => certified,
-            Err(CertificateFault::Cert(what)) => {
-                let help = "it should hold the certificate and its chain in PEM";
+            Err(CertificateFault::Cert(PemFault { what, help })) => {
                 let what = format!("`{shown}.cert` {what}");
                 return self.error(&format!("{key}.cert"), what, help);
             }
-            Err(CertificateFault::Key(what)) => {
-                let help = "it should hold the certificate's private key in PEM";
+            Err(CertificateFault::Key(PemFault { what, help })) => {
                 let what = format!("`{shown}.key` {what}");
                 return self.error(&format!("{key}.key"), what, help);
             }
@@ -66,6 +66,14 @@ impl Check<'_> {
             let what = format!("`{shown}.key` {name}: RSA with more than 2048 bits");
             let help = "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
             self.warning(&format!("{key}.key"), what, help);
+        }
+        let until_valid = certified.begins_at.map(|at| at.saturating_sub(since_1970()));
+        if let Some(until_valid) = until_valid.filter(|left| !left.is_zero()) {
+            let name = files.cert.display();
+            let hours = until_valid.as_secs().div_ceil(SECONDS_PER_DAY / 24);
+            let what = format!("`{shown}.cert` {name} is valid only in {hours} hours");
+            let help = "clients refuse it until then; compare the clock of this machine";
+            self.warning(&format!("{key}.cert"), what, help);
         }
         let Some(left) = certified.expires_at.map(|at| at.saturating_sub(since_1970())) else {
             return;
@@ -99,13 +107,8 @@ impl Check<'_> {
                 self.error("tls.client_auth", "`tls.client_auth` needs `tls.client_ca`", help);
             }
             Some(path) => {
-                if let Err(what) = read_authorities(path) {
-                    let help = "it should hold certificates of authorities in PEM";
+                if let Err(PemFault { what, help }) = read_authorities(path) {
                     self.error("tls.client_ca", format!("`tls.client_ca` {what}"), help);
-                }
-                if !is_asked {
-                    let what = "`tls.client_ca` is not used: `tls.client_auth` is off";
-                    self.warning("tls.client_ca", what, "set tls.client_auth = \"required\"");
                 }
             }
             None => {}

@@ -9,9 +9,13 @@ const WORKER: &str = "[[worker]]\nurl = \"http://a:1\"\n";
 
 /// Writes `NAME.pem` and `NAME.key`.
 fn write(folder: &Path, name: &str, last_year: i32) {
+    write_of(folder, name, 2020, last_year);
+}
+
+fn write_of(folder: &Path, name: &str, first_year: i32, last_year: i32) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![format!("{name}.example")]).unwrap();
-    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_before = date_time_ymd(first_year, 1, 1);
     params.not_after = date_time_ymd(last_year, 1, 1);
     let cert = params.self_signed(&key).unwrap();
     std::fs::write(folder.join(format!("{name}.pem")), cert.pem()).unwrap();
@@ -98,6 +102,18 @@ fn files_are_read_and_faults_stand_at_their_keys() {
         let found = findings(folder, text);
         assert!(found.iter().any(|one| one.starts_with(finding)), "{text}\n{found:?}");
     }
+}
+
+/// A certificate of tomorrow was silent: clients refuse it today.
+#[test]
+fn a_certificate_that_is_not_valid_yet_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_of(folder, "early", 2998, 2999);
+    let found = findings(folder, "[tls]\ncert = \"@/early.pem\"\nkey = \"@/early.key\"");
+    let is_named = |found: &&String| found.contains("f:2:8: warning: `tls.cert`");
+    assert_eq!(found.iter().filter(is_named).count(), 1, "{found:?}");
+    assert!(found.concat().contains("is valid only in"), "{found:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::values::header_file::read_header_file;
 use crate::values::log_targets::{own_crates, unknown_target};
 use crate::values::record_format::RecordFormat;
 use crate::values::url::{WorkerUrlError, shown_url};
-use forebay_tls::read_authorities;
+use forebay_tls::{PemFault, read_authorities};
 use std::net::IpAddr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -15,8 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 impl Check<'_> {
     pub(crate) fn traces(&mut self, config: &Config) {
         let TracesConfig { endpoint, ca, headers_file, .. } = &config.traces;
-        if let Some(Err(what)) = ca.as_deref().map(read_authorities) {
-            let help = "it should hold certificates of authorities in PEM";
+        if let Some(Err(PemFault { what, help })) = ca.as_deref().map(read_authorities) {
             self.error("traces.ca", format!("`traces.ca` {what}"), help);
         }
         if let Some(Err(what)) = headers_file.as_deref().map(read_header_file) {
@@ -24,6 +23,10 @@ impl Check<'_> {
             self.error("traces.headers_file", format!("`traces.headers_file` {what}"), help);
         }
         let (Some(endpoint), Some(server)) = (endpoint, config.traces.server()) else { return };
+        if matches!(&server, Ok(url) if url.port == GRPC_PORT) {
+            let what = "`traces.endpoint` has port 4317, where collectors take OTLP over gRPC";
+            self.warning("traces.endpoint", what, "write port 4318: traces go by OTLP over HTTP");
+        }
         let fault = match server {
             Ok(url) if !url.is_tls && headers_file.is_some() && !is_here(&url.host) => {
                 let what = "`traces.headers_file` goes over the network in clear text";
@@ -61,12 +64,12 @@ impl Check<'_> {
         let Some(format) = &log.format else { return };
         if let Err(fault) = RecordFormat::parse(format) {
             self.error("log.format", format!("`log.format`: {fault}"), "");
-        } else if log.json || !log.requests {
-            let what = "`log.format` counts only with `log.requests` and without `log.json`";
-            self.warning("log.format", what, "");
         }
     }
 }
+
+/// Port where collectors of OpenTelemetry take OTLP over gRPC; 4318 is that of HTTP.
+const GRPC_PORT: u16 = 4_317;
 
 /// First word of a filter that is no level and gives no level. The library would take such a word,
 /// or a level with a blank before it, for a part of the program, and log nothing else.
@@ -167,6 +170,9 @@ mod tests {
         for path in ["/otlp", "/v1/traces"] {
             assert!(findings(&good.replace(":4318", &format!(":4318{path}"))).is_empty(), "{path}");
         }
+        let found = findings(&good.replace(":4318", ":4317"));
+        let start = "forebay.toml:2:12: warning: `traces.endpoint` has port 4317";
+        assert!(found.len() == 1 && found[0].starts_with(start), "{found:?}");
         let tls = good.replace("http:", "https:");
         assert!(findings(&tls).is_empty());
         let lost = findings(&format!("{tls}\nheaders_file = \"/none\"\nca = \"/none\""));

@@ -13,7 +13,8 @@ impl Check<'_> {
         let all = &config.upstream_tls;
         if all.cert.is_some() != all.key.is_some() {
             let what = "`upstream_tls.cert` and `upstream_tls.key` belong together";
-            self.error("upstream_tls", what, "give both or none");
+            let key = self.either("upstream_tls.cert", "upstream_tls.key");
+            self.error(key, what, "give both or none");
         }
         let mut known = HashMap::new();
         for url in config.discovery.dns.iter().filter(|url| url.starts_with("https://")) {
@@ -37,15 +38,12 @@ impl Check<'_> {
         let own = &worker.tls;
         let Ok(url) = WorkerUrl::parse(&worker.url) else { return };
         if !url.is_tls {
-            if own.tls_ca.is_some() || own.tls_cert.is_some() || own.tls_name.is_some() {
-                let what = format!("worker {} has keys of TLS and an http:// URL", worker.url);
-                self.warning(&format!("{path}.url"), what, "write it as https://host:port");
-            }
             return;
         }
         if own.tls_cert.is_some() != own.tls_key.is_some() {
             let what = "`tls_cert` and `tls_key` belong together";
-            self.error(&format!("{path}.tls_cert"), what, "give both or none");
+            let key = if own.tls_cert.is_some() { "tls_cert" } else { "tls_key" };
+            self.error(&format!("{path}.{key}"), what, "give both or none");
         }
         if own.tls_name.as_ref().is_some_and(|name| name.parse::<IpAddr>().is_ok()) {
             let help = "an address in `url` is checked without this key";
@@ -65,11 +63,21 @@ impl Check<'_> {
             }
             ConnectFault::Name(_) | ConnectFault::Other(_) => format!("{path}.url"),
         };
-        let help = match &fault {
-            ConnectFault::Ca(_) => "name the file with the authorities of the workers",
-            ConnectFault::Certificate(_) => "it should hold PEM",
-            _ => "",
-        };
-        self.error(&key, format!("TLS to {}: {fault}", worker.url), help);
+        let (what, help) = in_words(&fault);
+        self.error(&key, format!("TLS to {}: {what}", worker.url), help);
+    }
+}
+
+/// The fault, and what to do about it.
+pub(crate) fn in_words(fault: &ConnectFault) -> (String, &'static str) {
+    use CertificateFault::{Cert, Key};
+    match fault {
+        ConnectFault::Ca(fault) | ConnectFault::Certificate(Cert(fault) | Key(fault)) => {
+            (fault.what.clone(), fault.help)
+        }
+        ConnectFault::Name(_) => {
+            (fault.to_string(), "write a host name, or an address, as the certificate has it")
+        }
+        ConnectFault::Other(_) => (fault.to_string(), ""),
     }
 }

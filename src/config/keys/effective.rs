@@ -10,6 +10,7 @@ use crate::ListenerConfig;
 use crate::ModelConfig;
 use crate::TenantConfig;
 use crate::WorkerConfig;
+use crate::checks::unused_keys::unused_reasons;
 use crate::sections::schema::Config;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -105,11 +106,15 @@ fn table_to_json<T: KeyTable + Clone>(values: &T) -> Value {
     Value::Object(table)
 }
 
-/// The configuration as a TOML file.
+/// The configuration as a TOML file. A default that nothing reads is a comment with the reason, so
+/// that the file has no warning of its own.
 #[must_use]
 pub fn to_toml(config: &Config) -> String {
     let mut out = String::new();
     let Value::Object(root) = to_json(config) else { return out };
+    let usual = to_json(&Config::default());
+    let unused = unused_reasons(config);
+    let reason = |path: &str| unused.get(path).map(String::as_str);
     // TOML requires plain keys before the first section. JSON scalars and lists of scalars are
     // valid TOML.
     let is_plain = |value: &Value| match value {
@@ -117,17 +122,27 @@ pub fn to_toml(config: &Config) -> String {
         Value::Array(items) => !items.iter().any(Value::is_object),
         _ => true,
     };
-    write_keys(&mut out, root.iter().filter(|(_, value)| is_plain(value)));
+    for (key, value) in root.iter().filter(|(_, value)| is_plain(value)) {
+        let unused = reason(key).filter(|_| usual.get(key) == Some(value));
+        write_key(&mut out, key, value, unused);
+    }
     for (section, value) in &root {
         match value {
             Value::Object(table) => {
                 let _ = writeln!(out, "\n[{section}]");
-                write_keys(&mut out, table.iter());
+                for (key, value) in table {
+                    let is_usual =
+                        usual.get(section).and_then(|usual| usual.get(key)) == Some(value);
+                    let unused = reason(&format!("{section}.{key}")).filter(|_| is_usual);
+                    write_key(&mut out, key, value, unused);
+                }
             }
             Value::Array(tables) => {
                 for table in tables.iter().filter_map(Value::as_object) {
                     let _ = writeln!(out, "\n[[{section}]]");
-                    write_keys(&mut out, table.iter());
+                    for (key, value) in table {
+                        write_key(&mut out, key, value, None);
+                    }
                 }
             }
             _ => {}
@@ -136,8 +151,9 @@ pub fn to_toml(config: &Config) -> String {
     out
 }
 
-fn write_keys<'a>(out: &mut String, keys: impl Iterator<Item = (&'a String, &'a Value)>) {
-    for (key, value) in keys {
-        let _ = writeln!(out, "{key} = {value}");
-    }
+fn write_key(out: &mut String, key: &str, value: &Value, unused: Option<&str>) {
+    let _ = match unused {
+        None => writeln!(out, "{key} = {value}"),
+        Some(why) => writeln!(out, "# {key} = {value} # not used: {why}"),
+    };
 }

@@ -115,6 +115,12 @@ impl Finding {
         Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
     }
 
+    /// The advice, if there is any: a field of the log without a value would be noise.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        Some(&*self.help).filter(|help| !help.is_empty())
+    }
+
     /// Place, fault and advice, without the severity. A finding on the whole has no place.
     #[must_use]
     pub fn in_words(&self) -> String {

@@ -1,18 +1,129 @@
-//! "Did you mean": finds the known word nearest to a mistyped word.
+//! "Did you mean": finds the known words nearest to an unknown word.
+//!
+//! Names of keys are compared word by word: operators remember the words of a key and not their
+//! order, its table or all of its words. Letters are compared only within a word.
 
-/// The candidate within a third of the word's length (at least 2 edits); the nearest wins, then the
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+/// More candidates that are equally near are no hint.
+const HINTS_MAX: usize = 3;
+
+/// Words of other programs, and the same words here.
+const SYNONYMS: [(&str, &str); 2] = [("size", "byte"), ("ssl", "tls")];
+
+/// The nearest candidates as text: `a`, `a or b`, `a, b or c`. Empty: none is near.
+#[must_use]
+pub fn nearest(word: &str, candidates: &[&str], shown: impl Fn(&str) -> String) -> String {
+    let mut near = by_words(word, candidates);
+    if near.is_empty() {
+        near.extend(by_edits(word, candidates.iter().copied()));
+    }
+    alternatives(&near, shown)
+}
+
+/// The candidates as text: `a, b or c`. Empty for none, and for too many.
+pub(crate) fn alternatives(near: &[&str], shown: impl Fn(&str) -> String) -> String {
+    match near {
+        [before @ .., last] if near.len() <= HINTS_MAX => {
+            let before = before.iter().map(|word| shown(word)).collect::<Vec<_>>().join(", ");
+            let or = if before.is_empty() { "" } else { " or " };
+            format!("{before}{or}{}", shown(last))
+        }
+        _ => String::new(),
+    }
+}
+
+/// The candidates that share most words with `path`: at least half of the words of both, and any of
+/// its name. Several are equally near. The same letters without marks between them come first.
+pub(crate) fn by_words<'a>(path: &str, candidates: &[&'a str]) -> Vec<&'a str> {
+    let joined = |path: &str| path.replace(['.', '_', '-'], "").to_ascii_lowercase();
+    let whole = joined(path);
+    let same: Vec<&str> =
+        candidates.iter().copied().filter(|candidate| joined(candidate) == whole).collect();
+    if !same.is_empty() && !whole.is_empty() {
+        return same;
+    }
+    let written = words_of(path);
+    let name = words_of(path.rsplit('.').next().unwrap_or(path));
+    let mut best = Vec::new();
+    let mut best_rank = (0, 1, 0);
+    for candidate in candidates {
+        let known = words_of(candidate);
+        let shared = written.iter().filter(|&word| has(&known, word)).count();
+        let all = (written.len() + known.len()).saturating_sub(shared).max(1);
+        // Part of the words of a table is no hint: its keys have further words.
+        let is_table = || candidates.iter().any(|other| is_in(other, candidate));
+        let is_far = shared * 2 < all || shared < all && is_table();
+        if is_far || !name.iter().any(|word| has(&known, word)) {
+            continue;
+        }
+        let exact = written.iter().filter(|&word| known.contains(word)).count();
+        let (best_shared, best_all, best_exact) = best_rank;
+        // Fractions are compared crosswise.
+        match (shared * best_all, exact).cmp(&(best_shared * all, best_exact)) {
+            Ordering::Less => {}
+            Ordering::Equal => best.push(*candidate),
+            Ordering::Greater => {
+                best = vec![*candidate];
+                best_rank = (shared, all, exact);
+            }
+        }
+    }
+    best
+}
+
+/// The candidate within a third of the word's length (at least an edit); the nearest wins, then the
 /// earliest.
-pub(crate) fn nearest<'a>(
+pub(crate) fn by_edits<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let edits_max = (word.chars().count() / 3).max(2);
+    let edits_max = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
         .map(|candidate| (edit_distance(word, candidate), candidate))
         .filter(|(edits, candidate)| *edits <= edits_max && *edits < candidate.chars().count())
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
+}
+
+/// Words of a path in lower case, in the singular, each once. `maxconn` has two words.
+fn words_of(path: &str) -> BTreeSet<String> {
+    let lower = path.to_ascii_lowercase();
+    let parts = lower.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty());
+    let split = |part| match ["max", "min"].iter().find_map(|bound| str::strip_prefix(part, *bound))
+    {
+        Some(rest) if rest.len() > 2 => vec![part.get(..3).unwrap_or(part), rest],
+        _ => vec![part],
+    };
+    let single = |word: &str| {
+        let is_plural = word.len() > 3 && !word.ends_with("ss");
+        let word = match (word.strip_suffix("ies"), word.strip_suffix('s')) {
+            (Some(stem), _) => format!("{stem}y"),
+            (None, Some(stem)) if is_plural => stem.to_owned(),
+            _ => word.to_owned(),
+        };
+        let own = SYNONYMS.iter().find(|(other, _)| *other == word);
+        own.map_or(word, |(_, own)| (*own).to_owned())
+    };
+    parts.flat_map(split).map(single).collect()
+}
+
+/// True if `path` is a key of that table.
+pub(crate) fn is_in(path: &str, table: &str) -> bool {
+    path.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'))
+}
+
+fn has(words: &BTreeSet<String>, word: &str) -> bool {
+    words.iter().any(|known| is_alike(known, word))
+}
+
+/// The same word, with a slip in each three letters at most, or cut short.
+fn is_alike(known: &str, word: &str) -> bool {
+    let least = known.chars().count().min(word.chars().count());
+    let is_cut = least > 2 && (known.starts_with(word) || word.starts_with(known));
+    known == word || is_cut || edit_distance(known, word) <= least / 3
 }
 
 /// Insertions, deletions, substitutions and adjacent swaps that turn `left` into `right`.
@@ -60,8 +171,22 @@ mod tests {
     #[test]
     fn suggests_only_what_is_near() {
         let keys = ["listen", "admin", "policy", "rank_concurrency_max"];
-        assert_eq!(nearest("lisen", keys), Some("listen"));
-        assert_eq!(nearest("rank_concurency_max", keys), Some("rank_concurrency_max"));
-        assert_eq!(nearest("zebra", keys), None);
+        let near = |word: &str| nearest(word, &keys, str::to_owned);
+        assert_eq!(near("lisen"), "listen");
+        assert_eq!(near("rank_concurency_max"), "rank_concurrency_max");
+        assert_eq!(near("rankconcurrencymax"), "rank_concurrency_max");
+        assert_eq!(near("zebra"), "");
+        assert_eq!(near(""), "");
+        assert_eq!(near("._-"), "");
+    }
+
+    #[test]
+    fn several_that_are_as_near_are_all_named() {
+        let keys = ["a.name", "b.name", "c.name", "d.name"];
+        for (count, expected) in
+            [(1, "a.name"), (2, "a.name or b.name"), (3, "a.name, b.name or c.name"), (4, "")]
+        {
+            assert_eq!(nearest("name", &keys[..count], str::to_owned), expected);
+        }
     }
 }

@@ -355,9 +355,9 @@ impl<T: Word> Setting for T {
         let found = T::WORDS.iter().find(|(word, ..)| *word == text);
         *self = found.map(|(_, variant, _)| *variant).ok_or_else(|| {
             let words: Vec<&str> = T::WORDS.iter().map(|(word, ..)| *word).collect();
-            let near = nearest(text, words.iter().copied())
-                .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-            format!("{text:?} is not one of {}{near}", words.join(", "))
+            let near = nearest(text, &words, str::to_owned);
+            let hint = if near.is_empty() { near } else { format!("; did you mean {near}?") };
+            format!("{text:?} is not one of {}{hint}", words.join(", "))
         })?;
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use super::schema::Config;
 use super::worker::WorkerConfig;
+use crate::values::engine::EngineKind;
 use crate::values::token::read_token;
 
 /// A worker with its defaults.
@@ -15,6 +16,12 @@ pub struct EquippedWorker {
 }
 
 impl Config {
+    /// Engine family of a worker: by its own key, by the defaults of workers, or of all workers.
+    #[must_use]
+    pub fn engine_of(&self, worker: &WorkerConfig) -> EngineKind {
+        worker.engine.or(self.worker_defaults.engine).unwrap_or(self.engine)
+    }
+
     /// The worker with the defaults. Reads the key file.
     #[must_use]
     pub fn with_defaults(&self, worker: &WorkerConfig) -> EquippedWorker {

@@ -115,9 +115,9 @@ fn field(name: &str) -> Result<RecordField, String> {
     let found = RecordField::ALL.iter().find(|(known, _)| *known == name);
     found.map(|(_, field)| *field).ok_or_else(|| {
         let names: Vec<&str> = RecordField::ALL.iter().map(|(name, _)| *name).collect();
-        match nearest(name, names.iter().copied()) {
-            Some(near) => format!("{{{name}}} is no field; did you mean {{{near}}}?"),
-            None => format!("{{{name}}} is no field; there are {}", names.join(", ")),
+        match &*nearest(name, &names, |near| format!("{{{near}}}")) {
+            "" => format!("{{{name}}} is no field; there are {}", names.join(", ")),
+            near => format!("{{{name}}} is no field; did you mean {near}?"),
         }
     })
 }

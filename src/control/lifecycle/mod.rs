@@ -132,7 +132,7 @@ impl Lifecycle {
         let phases = ports.phases();
         let listening = phases.iter().filter(|phase| **phase == ShardPhase::Listening).count();
         if listening < phases.len() {
-            reasons.push(format!("{listening} of {} shards listen", phases.len()));
+            reasons.push(format!("shards that listen: {listening} of {}", phases.len()));
         }
         let ended = ended_count(&phases);
         if ended > 0 && self.fault.is_some() {

@@ -111,7 +111,8 @@ fn log_refusal(refused: &ReloadError) {
 
 /// Logs a finding in the form of a start.
 fn log(finding: &Finding) {
-    let Finding { severity, origin, what, help } = finding;
+    let Finding { severity, origin, what, .. } = finding;
+    let help = finding.advice();
     match severity {
         Severity::Error => error!(place = %origin, help, "configuration: {what}"),
         Severity::Warning => warn!(place = %origin, help, "configuration: {what}"),

@@ -329,7 +329,7 @@ impl Membership {
         }
     }
 
-    /// The process that answers from now on did not cause the failures so far.
+    /// The process that answers from now on may be another, which did not cause the failures.
     fn forget_failures(&self, env: &Environment, worker: WorkerIndex) {
         let ranks = self.fleet.rank_indices(worker).filter_map(|rank| env.board.rank(rank));
         let mut held = 0_usize;
@@ -342,7 +342,7 @@ impl Membership {
             info!(
                 worker = &*worker,
                 ranks = held,
-                "another process answers: its failures are forgotten"
+                "the worker answers again, maybe as another process: its failures are forgotten"
             );
         }
     }

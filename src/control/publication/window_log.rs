@@ -58,9 +58,9 @@ enum WindowLine {
     /// Windows go on opening, or a window stays open.
     Goes { cause: String, openings: u64, seconds: u64 },
     /// No window of a queue is open any more.
-    Closed { cause: String, openings: u64, seconds: u64 },
+    Closed { cause: String, openings: u64, lasted_ms: u64 },
     /// The window of an operator has ended.
-    OrderEnded { cause: String, seconds: u64 },
+    OrderEnded { cause: String, lasted_ms: u64 },
 }
 
 impl Default for WindowLog {
@@ -171,13 +171,16 @@ impl RefusingPool {
         now: NanosSinceStart,
     ) -> Option<WindowLine> {
         let Self { since, openings_before, cause, open_at, ends_at, is_ordered_here, .. } = self;
-        let seconds = open_at.since(since) / 1_000_000_000;
+        // A look may come long after the end, which is known from the look before.
+        let ended_at = ends_at.map_or(open_at, |ends_at| ends_at.min(now));
+        let lasted_ms = |until: NanosSinceStart| until.since(since).div_ceil(1_000_000);
         if origins != WindowOrigin::BY_HAND {
             let openings = openings.saturating_sub(openings_before);
-            return Some(WindowLine::Closed { cause, openings, seconds });
+            return Some(WindowLine::Closed { cause, openings, lasted_ms: lasted_ms(open_at) });
         }
         let is_closed_by_order = is_ordered_here && ends_at.is_none_or(|ends_at| now < ends_at);
-        (!is_closed_by_order).then_some(WindowLine::OrderEnded { cause, seconds })
+        let lasted_ms = lasted_ms(ended_at);
+        (!is_closed_by_order).then_some(WindowLine::OrderEnded { cause, lasted_ms })
     }
 }
 
@@ -204,18 +207,24 @@ impl WindowLine {
                 since_s_ago = seconds,
                 "rejection windows go on: requests get 429"
             ),
-            Self::Closed { cause, openings, seconds } => info!(
+            Self::Closed { cause, openings, lasted_ms } => info!(
                 model,
                 cause,
                 openings,
-                lasted_s = seconds,
+                lasted_s = seconds_of(lasted_ms),
                 "rejection window closed: no window has opened for 10 s"
             ),
-            Self::OrderEnded { cause, seconds } => {
-                info!(model, cause, lasted_s = seconds, "rejection window by hand ended");
+            Self::OrderEnded { cause, lasted_ms } => {
+                let lasted_s = seconds_of(lasted_ms);
+                info!(model, cause, lasted_s, "rejection window by hand ended");
             }
         }
     }
+}
+
+/// Seconds with their milliseconds: 900 ms are not 0 s.
+fn seconds_of(ms: u64) -> f64 {
+    Duration::from_millis(ms).as_secs_f64()
 }
 
 #[cfg(test)]
@@ -255,7 +264,7 @@ mod tests {
         let opened = WindowLine::Opened { by: "here".to_owned(), cause: cause(), ends_in_ms: None };
         let first = WindowLine::Goes { cause: cause(), openings: 121, seconds: 60 };
         let second = WindowLine::Goes { cause: cause(), openings: 241, seconds: 120 };
-        let closed = WindowLine::Closed { cause: cause(), openings: 300, seconds: 149 };
+        let closed = WindowLine::Closed { cause: cause(), openings: 300, lasted_ms: 149_500 };
         assert_eq!(found, [opened, first, second, closed]);
     }
 
@@ -276,11 +285,26 @@ mod tests {
             windows.close(POOL, by, at(20));
         }
         let ended =
-            WindowLine::OrderEnded { cause: cause(WindowOrigin::HandElsewhere), seconds: 0 };
+            WindowLine::OrderEnded { cause: cause(WindowOrigin::HandElsewhere), lasted_ms: 20 };
         assert_eq!(lines(&mut log, &windows, 30), [ended], "no order of this router has a line");
         let cause = cause(WindowOrigin::Elsewhere);
-        let closed = WindowLine::Closed { cause, openings: 1, seconds: 0 };
+        let closed = WindowLine::Closed { cause, openings: 1, lasted_ms: 0 };
         assert_eq!(lines(&mut log, &windows, 10_010), [closed]);
+    }
+
+    /// Issue 39: a window of 900 ms had lasted 0 s.
+    #[test]
+    fn a_short_window_by_hand_lasted_its_own_time() {
+        let windows = Windows::new();
+        let mut log = WindowLog::default();
+        windows.set_end(POOL, WindowOrigin::Hand, at(0), at(900));
+        assert_eq!(lines(&mut log, &windows, 0), []);
+        let cause = cause(WindowOrigin::Hand);
+        assert_eq!(
+            lines(&mut log, &windows, 950),
+            [WindowLine::OrderEnded { cause, lasted_ms: 900 }]
+        );
+        assert!((seconds_of(900) - 0.9).abs() < f64::EPSILON);
     }
 
     /// The order of an operator has a line with its caller, at its beginning and at a close.
@@ -293,7 +317,7 @@ mod tests {
         let goes = WindowLine::Goes { cause: cause(WindowOrigin::Hand), openings: 1, seconds: 60 };
         assert_eq!(lines(&mut log, &windows, 60_010), [goes]);
         assert_eq!(lines(&mut log, &windows, 89_900), []);
-        let ended = WindowLine::OrderEnded { cause: cause(WindowOrigin::Hand), seconds: 89 };
+        let ended = WindowLine::OrderEnded { cause: cause(WindowOrigin::Hand), lasted_ms: 89_990 };
         assert_eq!(lines(&mut log, &windows, 90_010), [ended]);
         assert_eq!(lines(&mut log, &windows, 110_000), []);
         windows.set_end(POOL, WindowOrigin::Hand, at(120_000), at(180_000));

@@ -27,11 +27,48 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// io_uring if this process may use it. `FOREBAY_DRIVER=epoll` forces epoll (for tests).
+    /// Variable of the environment that chooses epoll (for tests).
+    pub const VARIABLE: &str = "FOREBAY_DRIVER";
+    /// The only value of [`Self::VARIABLE`] with an effect.
+    pub const EPOLL: &str = "epoll";
+
+    /// io_uring if this process may use it, unless epoll is chosen.
     #[must_use]
     pub fn detect() -> Self {
-        let forced = std::env::var_os("FOREBAY_DRIVER").is_some_and(|driver| driver == "epoll");
-        if !forced && Uring::is_allowed() { Self::IoUring } else { Self::Epoll }
+        if !Self::is_epoll_chosen() && Self::is_uring_allowed() {
+            Self::IoUring
+        } else {
+            Self::Epoll
+        }
+    }
+
+    /// May this process use io_uring, whatever is chosen?
+    #[must_use]
+    pub fn is_uring_allowed() -> bool {
+        Uring::is_allowed()
+    }
+
+    /// `FOREBAY_DRIVER=epoll`: whether there is an io_uring is another question.
+    #[must_use]
+    pub fn is_epoll_chosen() -> bool {
+        std::env::var_os(Self::VARIABLE).is_some_and(|driver| driver == Self::EPOLL)
+    }
+
+    /// Why the driver is epoll, and what to do; `None` for io_uring.
+    #[must_use]
+    pub fn epoll_reason(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::IoUring => None,
+            Self::Epoll if Self::is_epoll_chosen() => Some((
+                "FOREBAY_DRIVER=epoll asks for it",
+                "unset FOREBAY_DRIVER, which is for tests",
+            )),
+            Self::Epoll => Some((
+                "io_uring is not available",
+                "use Linux 6.1 or later, and permit io_uring (seccomp profile, \
+                 kernel.io_uring_disabled)",
+            )),
+        }
     }
 }
 

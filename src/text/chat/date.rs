@@ -15,8 +15,9 @@ pub fn utc_now(format: &str) -> String {
     strftime(format, unix_seconds_now())
 }
 
-/// Python's `time.strftime` for the directives that prompts use; copies other directives.
-pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
+/// Python's `time.strftime`, in UTC, for the directives that prompts use; copies other directives.
+#[must_use]
+pub fn strftime(format: &str, unix_seconds: u64) -> String {
     let moment = Moment::new(unix_seconds);
     let mut out = String::with_capacity(format.len() * 2);
     let mut characters = format.chars();

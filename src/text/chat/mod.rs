@@ -30,7 +30,7 @@ mod steps;
 mod template;
 mod values;
 
-pub use date::utc_now;
+pub use date::{strftime, utc_now};
 pub use encoder::ChatEncoder;
 pub use error::{RenderError, TemplateError};
 pub use layers::has_layers_that_forget;
