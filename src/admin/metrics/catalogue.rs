@@ -248,7 +248,7 @@ catalogue! {
         /// Prompt tokens yet to compute that a rank may have; 0: no limit.
         RANK_PREFILL_TOKENS_MAX = Gauge "rank_prefill_tokens_max" ["worker", "dp_rank"]
             Ranks(|s, rank| room(s, rank).map(|room| room.prefill_tokens_shown()));
-        /// Places of a rank that are not for this router: other replicas have them, or may.
+        /// Places that other replicas have or may have, or that a worker had which left the engine.
         RANK_PLACES_ELSEWHERE = Gauge "rank_places_elsewhere" ["worker", "dp_rank"]
             Ranks(|s, rank| load(s, rank).map(|load| load.places_elsewhere().into()));
         /// 1 while a rank gets nothing because its engine refused work.

@@ -32,7 +32,8 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_admin::WorkerSource;
-use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_board::{ForeignOrigin, LoadBoard, RankLoad};
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{LastChecks, ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
@@ -141,9 +142,27 @@ impl Membership {
         now: NanosSinceStart,
     ) -> FleetChange {
         pass_on_signs(&self.probes, env, published, reporter, now);
+        self.count_left_requests(&env.board);
         let change = self.stop_waiting(env, now);
         let change = change.and(self.end_idle_workers(env, now));
         change.and(self.send_to_sleep(env, published, now))
+    }
+
+    /// Counts requests of a worker that has left its engine to another worker, for the limits of
+    /// that worker. Called before each fleet is published, and with each tick.
+    pub(super) fn count_left_requests(&self, board: &LoadBoard) {
+        let in_flight = |rank| board.rank(rank).map_or(0, RankLoad::in_flight);
+        let mut left = BTreeMap::<RankIndex, (u32, u64)>::new();
+        for (rank, twin) in self.fleet.busy_twins(in_flight) {
+            let Some(load) = board.rank(twin) else { continue };
+            let (places, kv_tokens) = left.entry(rank).or_default();
+            *places = places.saturating_add(load.in_flight());
+            *kv_tokens = kv_tokens.saturating_add(load.kv_tokens());
+        }
+        for rank in (0..self.fleet.rank_count()).filter_map(RankIndex::try_from_index) {
+            let (places, kv_tokens) = left.get(&rank).copied().unwrap_or_default();
+            board.set_elsewhere(rank, ForeignOrigin::SameEngine, places, kv_tokens);
+        }
     }
 
     pub(super) const fn fleet(&self) -> &Fleet {

@@ -241,6 +241,7 @@ impl Control {
     /// Publishes a new generation of the fleet.
     fn publish(&mut self) {
         let mut fleet = self.membership.snapshot();
+        self.membership.count_left_requests(&self.env.board);
         self.lifecycle.client_access().equip(&mut fleet);
         self.reports.equip(&mut fleet);
         self.publication.renew(&self.env, fleet);
