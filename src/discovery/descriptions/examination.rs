@@ -2,6 +2,7 @@
 //! that only a query shows: whether its event sockets are reachable, and whether its tokenizer
 //! matches.
 
+use super::contradictions::contradictions;
 use super::description::Description;
 use super::missing_features::{MissingFeature, lacks};
 use crate::http::WorkerClient;
@@ -44,9 +45,9 @@ impl Probe {
     /// The reason why the worker cannot be described.
     pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
         let WorkerLook { address, description, texts } = self.look().await?;
-        let mut found = Vec::new();
+        let mut found = contradictions(&description);
         if for_kv {
-            found = lacks(&description, &texts);
+            found.extend(lacks(&description, &texts));
             found.extend(unreachable_events(&description).await);
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
             found.extend(texts.iter().flat_map(|(model, text)| missing_files(model, text)));

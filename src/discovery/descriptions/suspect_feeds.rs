@@ -1,7 +1,8 @@
 //! Ranks with KV events that may belong to another rank, as far as endpoints show. Sans-IO:
 //! descriptions in, suspicions out. Decision 0124 has the rule, and why it is silent elsewhere.
 
-use super::description::{DescribedRank, Description, EventAnnouncement};
+use super::description::{DescribedRank, Description};
+use super::event_announcement::EventAnnouncement;
 use forebay_base::WorkerIndex;
 use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
 use forebay_fleet::worker::FeedSuspicion;
@@ -215,6 +216,7 @@ fn hosts_of<'a>(subjects: &[EventSubject<'a>]) -> HashMap<&'a EngineHost, Engine
 mod tests {
     use super::*;
     use crate::descriptions::description::{Listing, ServerTraits, numbered};
+    use crate::descriptions::engine_report::EngineReport;
     use forebay_config::WorkerUrl;
     use forebay_fleet::worker::{Dialect, Role};
     use proptest::prelude::*;
@@ -261,6 +263,7 @@ mod tests {
                 role: Role::Both,
                 source: None,
                 server: ServerTraits::default(),
+                reported: EngineReport::default(),
             },
         }
     }

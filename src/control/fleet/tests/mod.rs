@@ -11,8 +11,8 @@ use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
-    DescribedRank, Description, EventAnnouncement, KvSource, Listing, Registry, RegistryKind,
-    ServerTraits, numbered, read_models,
+    DescribedRank, Description, EngineReport, EventAnnouncement, KvSource, Listing, Registry,
+    RegistryKind, ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
     ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration, WorkerState,
@@ -39,6 +39,7 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
         role: Role::Both,
         source: None,
         server: ServerTraits::default(),
+        reported: EngineReport::default(),
     }
 }
 
