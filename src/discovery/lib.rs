@@ -40,7 +40,7 @@ pub use descriptions::event_announcement::EventAnnouncement;
 pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use descriptions::missing_features::{MissingFeature, lacks};
-pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, suspect_feeds};
+pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, shared_endpoints, suspect_feeds};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};

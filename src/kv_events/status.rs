@@ -43,6 +43,8 @@ pub struct FeedStatus {
     state: Cell<FeedState>,
     /// Time of the last batch; before the first, the time from which on events are followed.
     sign_at: Cell<Option<Instant>>,
+    /// A batch of the rank has come, live or replayed.
+    has_batch: Cell<bool>,
     blocks: Cell<usize>,
     breaks: FeedBreaks,
     text: Cell<Option<TextFit>>,
@@ -128,7 +130,15 @@ impl FeedStatus {
     /// Records the arrival of a batch, and the number of blocks after it.
     pub(super) fn record_batch(&self, blocks: usize) {
         self.take_sign();
+        self.has_batch.set(true);
         self.blocks.set(blocks);
+    }
+
+    /// True while the rank is followed and has not had a batch.
+    #[must_use]
+    pub fn awaits_first_batch(&self) -> bool {
+        let follows = matches!(self.state(), FeedState::Live | FeedState::Unverified);
+        follows && !self.has_batch.get()
     }
 
     /// Blocks of the rank, by engine hash and group.

@@ -126,7 +126,7 @@ catalogue! {
                 s.feeds.status(rank)?;
                 s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into())
             });
-        /// 1 while a rank's endpoint shows KV events of another rank; left out without an endpoint.
+        /// 1 while endpoints or batches show that a rank's KV events are another's or do not come.
         KV_FEED_SUSPECT = Gauge "kv_feed_suspect" ["worker", "dp_rank"]
             Ranks(|s, rank| {
                 s.feeds.status(rank)?;

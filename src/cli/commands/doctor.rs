@@ -146,7 +146,7 @@ fn add_suspicions(config: &Config, examined: &mut [ExaminedWorker]) {
     for SuspectFeed { worker, suspicion, .. } in suspect_feeds(&subjects) {
         if let Some((_, Ok(found))) = examined.get_mut(worker.index()) {
             let what = format!("suspect KV events: {}", suspicion.cause());
-            found.lacks.push(MissingFeature { what, help: suspicion.help().to_owned() });
+            found.lacks.push(MissingFeature { what, help: suspicion.help() });
         }
     }
 }

@@ -11,6 +11,7 @@ mod model_memory;
 mod operator_state;
 mod orders;
 mod probes;
+mod redescriptions;
 mod signs;
 mod source_faults;
 mod sources;
@@ -143,7 +144,7 @@ impl Membership {
     ) -> FleetChange {
         pass_on_signs(&self.probes, env, published, reporter, now);
         self.count_left_requests(&env.board);
-        let change = self.stop_waiting(env, now);
+        let change = self.stop_waiting(env, now).and(self.judge_feeds_again(now));
         let change = change.and(self.end_idle_workers(env, now));
         change.and(self.send_to_sleep(env, published, now))
     }
@@ -163,6 +164,14 @@ impl Membership {
             let (places, kv_tokens) = left.get(&rank).copied().unwrap_or_default();
             board.set_elsewhere(rank, ForeignOrigin::SameEngine, places, kv_tokens);
         }
+    }
+
+    /// Judges the feeds without the workers that have not answered since the last reload.
+    fn judge_feeds_again(&mut self, now: NanosSinceStart) -> FleetChange {
+        let was_deferred = self.probes.redescriptions.is_begun();
+        let is_deferred = self.probes.redescriptions.are_awaited(now);
+        self.fleet.defer_judgement(is_deferred);
+        FleetChange::published_if(was_deferred && !is_deferred)
     }
 
     pub(super) const fn fleet(&self) -> &Fleet {
@@ -221,6 +230,11 @@ impl Membership {
         FleetChange::published_if(self.fleet.set_feed(notice))
     }
 
+    /// Takes the ranks without a batch though their engines have stored blocks.
+    pub(super) fn take_silent(&mut self, silent: &[RankIndex]) -> FleetChange {
+        FleetChange::published_if(self.fleet.set_silent(silent))
+    }
+
     pub(super) fn take_probe_notice(
         &mut self,
         env: &Environment,
@@ -260,6 +274,8 @@ impl Membership {
                 let unequal = self.fleet.unequal_lengths();
                 let is_other = self.fleet.is_other_engine(worker, &description);
                 let left = self.fleet.describe(worker, address, description, texts);
+                self.probes.redescriptions.end(worker);
+                self.fleet.defer_judgement(self.probes.redescriptions.are_awaited(env.clock.now()));
                 if is_other {
                     self.forget_failures(env, worker);
                 }
@@ -302,7 +318,9 @@ impl Membership {
         if changed.any(&OF_PROBES) {
             let fleet = &self.fleet;
             let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
-            self.probes.restart(&env.config, is_up);
+            let by = env.clock.now().plus(env.config.health.timeout);
+            self.probes.restart(&env.config, is_up, by);
+            self.fleet.defer_judgement(self.probes.redescriptions.is_begun());
         }
         if changed.any(&["discovery.", UPSTREAM_TLS]) {
             let left = self.sources.look(&env.config);

@@ -177,6 +177,9 @@ impl Control {
         let membership = &self.membership;
         self.feeds.weigh_faults(now, |rank| membership.last_checks(published.rank(rank)?.0.worker));
         outcome.doubted.into_iter().for_each(|worker| self.membership.doubt(worker));
+        let silent = self.feeds.silent(&self.env);
+        let change = self.membership.take_silent(&silent);
+        self.apply(change);
         let change = self.membership.take_order_results(outcome.order_results);
         self.apply(change);
         let change = self.membership.take_emptied(outcome.emptied);

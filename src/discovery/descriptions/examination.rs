@@ -10,6 +10,7 @@ use crate::model_text::FoundText;
 use crate::probe::Probe;
 use crate::worker_look::WorkerLook;
 use forebay_base::read_file;
+use forebay_fleet::worker::EventSocket;
 use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, SocketError, SocketKind, ZmqEndpoint, ZmqSource};
 use serde::Deserialize;
@@ -111,49 +112,41 @@ async fn unreachable_events(description: &Description) -> Option<MissingFeature>
         let replay = events.replay.as_ref().map(|replay| (replay, EventSocket::Replay));
         let publisher = (&events.endpoint, EventSocket::Publisher);
         for (endpoint, socket) in std::iter::once(publisher).chain(replay) {
-            if let Err(why) = socket.open(endpoint).await {
-                return Some(socket.fault(endpoint, &why));
+            if let Err(why) = open_socket(socket, endpoint).await {
+                return Some(socket_fault(socket, endpoint, &why));
             }
         }
     }
     None
 }
 
-/// A socket of an engine's KV events.
-#[derive(Clone, Copy, Debug)]
-enum EventSocket {
-    Publisher,
-    Replay,
+/// Opens the socket, with its handshake. An engine that connects to the router is not looked at.
+async fn open_socket(socket: EventSocket, endpoint: &ZmqEndpoint) -> Result<(), SocketError> {
+    if endpoint.side == Side::Bind {
+        return Ok(());
+    }
+    let kind = match socket {
+        EventSocket::Publisher => SocketKind::Subscriber,
+        EventSocket::Replay => SocketKind::Dealer,
+    };
+    ZmqSource::open(endpoint).await?.peer().await?.open(kind).await.map(drop)
 }
 
-impl EventSocket {
-    /// Opens the socket, with its handshake. An engine that connects to the router is not looked
-    /// at.
-    async fn open(self, endpoint: &ZmqEndpoint) -> Result<(), SocketError> {
-        if endpoint.side == Side::Bind {
-            return Ok(());
-        }
-        let kind = match self {
-            Self::Publisher => SocketKind::Subscriber,
-            Self::Replay => SocketKind::Dealer,
-        };
-        ZmqSource::open(endpoint).await?.peer().await?.open(kind).await.map(drop)
-    }
-
-    fn fault(self, endpoint: &ZmqEndpoint, why: &SocketError) -> MissingFeature {
-        let (name, key, option) = match self {
-            Self::Publisher => ("KV events", "kv_events", "endpoint"),
-            Self::Replay => ("replay of KV events", "replay", "replay_endpoint"),
-        };
-        let is_other_socket = matches!(why, SocketError::NoGreeting | SocketError::Zmtp(_));
-        let help = if is_other_socket {
-            format!("set `{key}` to the `{option}` of the engine's --kv-events-config")
-        } else {
-            format!("open the port between router and engine, or set `{key}`")
-        };
-        let cannot = if is_other_socket { "cannot be read" } else { "cannot be reached" };
-        MissingFeature::new(format!("{name} at {endpoint} {cannot}: {why}"), help)
-    }
+fn socket_fault(socket: EventSocket, endpoint: &ZmqEndpoint, why: &SocketError) -> MissingFeature {
+    let name = match socket {
+        EventSocket::Publisher => "KV events",
+        EventSocket::Replay => "replay of KV events",
+    };
+    let key = socket.key();
+    let option = socket.option();
+    let is_other_socket = matches!(why, SocketError::NoGreeting | SocketError::Zmtp(_));
+    let help = if is_other_socket {
+        format!("set `{key}` to the `{option}` of the engine's --kv-events-config")
+    } else {
+        format!("open the port between router and engine, or set `{key}`")
+    };
+    let cannot = if is_other_socket { "cannot be read" } else { "cannot be reached" };
+    MissingFeature::new(format!("{name} at {endpoint} {cannot}: {why}"), help)
 }
 
 #[derive(Deserialize)]
