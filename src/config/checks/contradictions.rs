@@ -47,6 +47,7 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
     check.models_that_stand_for_themselves(&config.models);
+    check.models_that_stand_for_names(&config.models);
     check.findings
 }
 
@@ -207,6 +208,46 @@ impl Check<'_> {
             }
         }
     }
+
+    /// A name is replaced once, so a name of another table is a model that workers serve, or none.
+    /// A table that keeps a share of its own name shows that workers serve it.
+    fn models_that_stand_for_names(&mut self, models: &[ModelConfig]) {
+        let is_served =
+            |name: &str| models.iter().any(|table| table.name == name && table.to == name);
+        for (position, model) in
+            models.iter().enumerate().filter(|(_, model)| model.name != model.to)
+        {
+            let next = models.iter().find(|other| other.name == model.to);
+            let Some(next) = next.filter(|next| !is_served(&next.name)) else { continue };
+            let what = format!(
+                "`to` {:?} is a name of another table [[model]], and a name is replaced once",
+                model.to
+            );
+            let is_circle = stands_for_itself(models, &model.name);
+            let help = match is_circle {
+                true => {
+                    "the tables form a circle: write in `to` the name that workers serve".to_owned()
+                }
+                false => {
+                    format!("write in `to` the name that workers serve, such as {:?}", next.to)
+                }
+            };
+            self.warning(&format!("model.{position}.to"), what, help);
+        }
+    }
+}
+
+/// Do the tables lead from the name back to the name?
+fn stands_for_itself(models: &[ModelConfig], name: &str) -> bool {
+    let mut at = name;
+    for _ in models {
+        let Some(next) = models.iter().find(|table| table.name == at) else { return false };
+        at = &next.to;
+        if at == name {
+            return true;
+        }
+    }
+    false
 }
 
 /// Keys and addresses of the sockets that the router listens on.
@@ -373,5 +414,24 @@ mod tests {
         let model = |to: &str| format!("[[model]]\nname = \"m\"\nto = \"{to}\"\n");
         assert_eq!(found(&model("m"), "stands for itself"), 1);
         assert_eq!(found(&(model("m") + &model("n")), "stands for itself"), 0);
+    }
+
+    /// Issue 39: requests for such a name got 404, and no check named the table.
+    #[test]
+    fn names_that_stand_for_names_have_a_warning() {
+        let tables = |pairs: &[(&str, &str)]| {
+            let table = |(name, to): &(&str, &str)| {
+                format!("[[model]]\nname = \"{name}\"\nto = \"{to}\"\n")
+            };
+            let found = findings(&pairs.iter().map(table).collect::<String>());
+            let of_names = |found: &String| found.contains("a name is replaced once");
+            found.into_iter().filter(of_names).collect::<Vec<_>>()
+        };
+        let chain = tables(&[("a", "b"), ("b", "c")]);
+        assert!(chain.len() == 1 && chain[0].contains("such as \"c\""), "{chain:?}");
+        let circle = tables(&[("a", "b"), ("b", "a")]);
+        assert!(circle.len() == 2 && circle[0].contains("form a circle"), "{circle:?}");
+        assert_eq!(tables(&[("a", "b"), ("b", "b"), ("b", "c")]), [""; 0], "b is served too");
+        assert_eq!(tables(&[("a", "c"), ("b", "c")]), [""; 0]);
     }
 }

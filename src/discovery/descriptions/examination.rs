@@ -3,11 +3,13 @@
 //! matches.
 
 use super::contradictions::contradictions;
+use super::describe::check_health;
 use super::description::Description;
 use super::missing_features::{MissingFeature, lacks};
 use crate::http::WorkerClient;
 use crate::model_text::FoundText;
 use crate::probe::Probe;
+use crate::trouble_help::trouble_help;
 use crate::worker_look::WorkerLook;
 use forebay_base::read_file;
 use forebay_fleet::worker::EventSocket;
@@ -37,6 +39,8 @@ pub struct Examination {
     pub chat_notes: Vec<String>,
     /// Missing or wrong features.
     pub lacks: Vec<MissingFeature>,
+    /// Fault of the health check, for a router with health checks.
+    pub health_fault: Option<MissingFeature>,
 }
 
 impl Probe {
@@ -53,7 +57,25 @@ impl Probe {
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
             found.extend(texts.iter().flat_map(|(model, text)| missing_files(model, text)));
         }
-        Ok(Examination { address, description, chat_notes: chat_notes(&texts), lacks: found })
+        let health_fault = self.health_fault(&description).await;
+        let chat_notes = chat_notes(&texts);
+        Ok(Examination { address, description, chat_notes, lacks: found, health_fault })
+    }
+
+    /// Asks what the health checks of the router ask. A worker without a list of models has that
+    /// fault instead.
+    async fn health_fault(&self, description: &Description) -> Option<MissingFeature> {
+        if description.listing.is_nothing() {
+            return None;
+        }
+        let path = self.subject.config.health_path.as_deref();
+        let error = check_health(&self.patient(), path, description.dialect).await.err()?;
+        let error = error.to_string();
+        let help = match path {
+            Some(_) => "correct `health_path` of the worker, or remove the key",
+            None => trouble_help(&error),
+        };
+        Some(MissingFeature::new(format!("fails its health check, {error}"), help))
     }
 }
 
