@@ -190,7 +190,7 @@ impl KvFeeds {
         restarted.collect()
     }
 
-    /// Ranks that are followed and have had no batch, though their engines have stored blocks:
+    /// Ranks that are followed and have had no live batch, though their engines have stored blocks:
     /// another topic or another publisher. `counts`: for a rank, answers with a computed block so
     /// far, and requests in flight. The blocks of these requests may be stored already.
     pub(super) fn silent(&mut self, counts: impl Fn(RankIndex) -> (u64, u32)) -> Vec<RankIndex> {

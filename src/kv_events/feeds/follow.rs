@@ -165,6 +165,7 @@ impl<P: KvPort> Feed<P> {
             return;
         }
         if let Some(message) = &message {
+            self.status.mark_live_batch();
             let arrival = self.state.borrow().arrival(message);
             match arrival {
                 BatchArrival::Repeated => {
