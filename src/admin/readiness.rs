@@ -293,7 +293,9 @@ mod tests {
     use forebay_board::WindowOrigin;
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
     use forebay_fleet::worker::test_support::two_pools;
-    use forebay_fleet::worker::{FeedSuspicion, Rank, Requester, RoomLimits, Worker};
+    use forebay_fleet::worker::{
+        EventSocket, FeedSuspicion, OtherFeed, Rank, Requester, RoomLimits, SuspicionSign, Worker,
+    };
     use std::sync::Arc;
 
     #[test]
@@ -341,11 +343,19 @@ mod tests {
     fn suspect_kv_events_are_a_concern_and_a_fault_of_the_rank() {
         let mut fleet = two_pools();
         assert_eq!(suspect_feeds(&fleet), None);
-        let suspicion = |announced: Option<&str>| FeedSuspicion {
-            endpoint: "tcp://h:9".into(),
-            other: "b".into(),
-            other_worker: WorkerIndex(0),
-            announced: announced.map(Into::into),
+        let suspicion = |announced: Option<&str>| {
+            let other = OtherFeed {
+                name: "b".into(),
+                worker: WorkerIndex(0),
+                announced_here: announced.map(Into::into),
+                announced_there: None,
+            };
+            let sign = match announced {
+                Some(_) => SuspicionSign::Crossed(other),
+                None => SuspicionSign::Shared(other),
+            };
+            let socket = EventSocket::Publisher;
+            FeedSuspicion { socket, endpoint: "tcp://h:9".into(), sign }
         };
         fleet.ranks[0].feed_suspicion = Some(Arc::new(suspicion(None)));
         let all = fleet.present().count();

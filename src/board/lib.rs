@@ -22,6 +22,7 @@ mod tenant_board;
 
 pub use counts::cache_writes::CacheWrites;
 pub use counts::first_token_counts::FirstTokenCounts;
+pub use counts::foreign_requests::ForeignOrigin;
 pub use counts::kv_report::KvReport;
 pub use counts::pinned_prefixes::{PinnedPrefixes, PrefixPins};
 pub use counts::rank_past::RankPast;

@@ -12,6 +12,7 @@ use super::RankLoad;
 use super::RankPast;
 use super::UnstreamedPrompts;
 use super::Windows;
+use super::counts::foreign_requests::{ForeignOrigin, ForeignRequests};
 use super::counts::kv_report::KvReportCell;
 use crate::{InFlightCount, TenantBoard};
 use crossbeam_utils::CachePadded;
@@ -40,6 +41,7 @@ struct RankCells {
     loads: Box<[CachePadded<RankLoad>]>,
     pasts: Box<[RankPast]>,
     prompts: Box<[RankPrompts]>,
+    foreign: Box<[ForeignRequests]>,
 }
 
 /// Prompts in flight on a rank, and what they hold by its engine.
@@ -66,6 +68,7 @@ impl LoadBoard {
                 loads: (0..RANKS_MAX).map(|_| CachePadded::default()).collect(),
                 pasts: (0..RANKS_MAX).map(|_| RankPast::default()).collect(),
                 prompts: (0..RANKS_MAX).map(|_| RankPrompts::default()).collect(),
+                foreign: (0..RANKS_MAX).map(|_| ForeignRequests::default()).collect(),
             },
             comparison: CachePadded::default(),
             queues: (0..POOLS_MAX).map(|_| CachePadded::default()).collect(),
@@ -212,6 +215,29 @@ impl LoadBoard {
         let Some(queue) = queue else { return };
         if self.queue(queue).is_some_and(QueueCell::room_made) {
             self.wake_home(queue);
+        }
+    }
+
+    /// Sets requests on the rank of that origin, and wakes waiting requests if they have become
+    /// fewer. Only the control plane calls this.
+    pub fn set_elsewhere(
+        &self,
+        rank: RankIndex,
+        origin: ForeignOrigin,
+        places: u32,
+        kv_tokens: u64,
+    ) {
+        let Some(cell) = self.rank(rank) else { return };
+        let Some(foreign) = self.ranks.foreign.get(rank.index()) else { return };
+        let before = (cell.places_elsewhere(), cell.kv_tokens_elsewhere());
+        foreign.set(origin, places, kv_tokens);
+        let now = foreign.sum();
+        if before == now {
+            return;
+        }
+        cell.set_elsewhere(now.0, now.1);
+        if now.0 < before.0 || now.1 < before.1 {
+            self.room_made(rank);
         }
     }
 

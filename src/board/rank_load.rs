@@ -39,7 +39,8 @@ pub struct RankLoad {
     /// above [`PLACE_BIT`] count prompts that are computed as far as this router knows, or given
     /// up. That count wraps.
     pub(super) ended: AtomicU64,
-    /// Places and tokens of other replicas, in the layout of `held`. Written by the control plane.
+    /// Places and tokens of other replicas and of another worker of the same engine, in the layout
+    /// of `held`. Written by the control plane.
     elsewhere: AtomicU64,
     /// Prompt tokens that the rank has yet to compute for other replicas. Written by the control
     /// plane.
@@ -304,8 +305,8 @@ impl RankLoad {
         NanosSinceStart(if speaks { until } else { 0 })
     }
 
-    /// Sets places and tokens of other replicas on the rank. Only the control plane calls this,
-    /// followed by [`LoadBoard::room_made`](super::LoadBoard::room_made) if it lowered them.
+    /// Sets places and tokens on the rank that are no leases of this cell. Only the control plane
+    /// calls this, by [`LoadBoard::set_elsewhere`](super::LoadBoard::set_elsewhere).
     pub fn set_elsewhere(&self, places: u32, kv_tokens: u64) {
         let word = u64::from(places) << PLACE_BIT | kv_tokens.min(TOKENS_MASK);
         // ordering: read as a limit in `try_acquire`; the replicas' reports may be old anyway.
@@ -326,11 +327,18 @@ impl RankLoad {
         self.prefill_elsewhere.load(Ordering::Relaxed)
     }
 
-    /// Requests of other replicas on the rank.
+    /// Requests on the rank of other replicas, and of another worker of the same engine.
     #[must_use]
     pub fn places_elsewhere(&self) -> u32 {
         // ordering: statistic; pairs with nothing.
         places(self.elsewhere.load(Ordering::Relaxed))
+    }
+
+    /// KV tokens of these requests.
+    #[must_use]
+    pub fn kv_tokens_elsewhere(&self) -> u64 {
+        // ordering: statistic; pairs with nothing.
+        self.elsewhere.load(Ordering::Relaxed) & TOKENS_MASK
     }
 
     /// Sets the learned limit of requests. Only

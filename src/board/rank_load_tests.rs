@@ -1,6 +1,6 @@
 //! Limits of a rank: places, tokens, refusals, other replicas.
 
-use crate::{LoadBoard, RankLoad};
+use crate::{ForeignOrigin, LoadBoard, RankLoad};
 use forebay_base::{ModelIndex, NanosSinceStart, RankIndex};
 use forebay_config::QueueMode;
 use forebay_fleet::worker::{RoomDemand, RoomLimits};
@@ -180,6 +180,22 @@ fn what_other_replicas_have_counts() {
     assert!(load.try_acquire(limits, wanted(0)).is_none());
     assert_eq!((load.in_flight(), load.places_elsewhere()), (1, 3));
     load.set_elsewhere(0, 0);
+    assert!(load.try_acquire(limits, wanted(0)).is_some());
+}
+
+/// Issue 39: a worker that took over an engine had a full limit beside running requests.
+#[test]
+fn requests_of_other_replicas_and_of_a_worker_that_left_add_up() {
+    let board = LoadBoard::new();
+    let load = board.rank(RANK).unwrap();
+    let limits = RoomLimits { places_max: 4, ..RoomLimits::default() };
+    board.set_elsewhere(RANK, ForeignOrigin::Replicas, 1, 10);
+    board.set_elsewhere(RANK, ForeignOrigin::SameEngine, 2, 7);
+    assert_eq!((load.places_elsewhere(), load.kv_tokens_elsewhere()), (3, 17));
+    assert!(load.try_acquire(limits, wanted(0)).is_some());
+    assert!(load.try_acquire(limits, wanted(0)).is_none(), "4 in flight of 4");
+    board.set_elsewhere(RANK, ForeignOrigin::SameEngine, 0, 0);
+    assert_eq!((load.places_elsewhere(), load.kv_tokens_elsewhere()), (1, 10));
     assert!(load.try_acquire(limits, wanted(0)).is_some());
 }
 

@@ -30,14 +30,17 @@ pub mod test_support;
 #[cfg(test)]
 mod tests;
 
+pub use descriptions::contradictions::contradictions;
 pub use descriptions::description::{
-    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, ServerTraits,
-    configured_model, numbered, read_models,
+    DescribedRank, Description, Listing, ModelList, ServedModel, ServerTraits, configured_model,
+    numbered, read_models,
 };
+pub use descriptions::engine_report::EngineReport;
+pub use descriptions::event_announcement::EventAnnouncement;
 pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use descriptions::missing_features::{MissingFeature, lacks};
-pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, suspect_feeds};
+pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, shared_endpoints, suspect_feeds};
 pub use http::WorkerClients;
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};

@@ -246,6 +246,7 @@ fn hub_cache() -> Option<PathBuf> {
 mod tests {
     use super::*;
     use crate::descriptions::description::{Listing, ServerTraits, read_models};
+    use crate::descriptions::engine_report::EngineReport;
     use forebay_fleet::worker::Role;
     use forebay_kv_events::test_support::block_on_local;
     use std::fs;
@@ -264,6 +265,7 @@ mod tests {
             role,
             source: None,
             server: ServerTraits::default(),
+            reported: EngineReport::default(),
         }
     }
 

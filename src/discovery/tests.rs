@@ -4,9 +4,10 @@ use super::descriptions::describe::{
     DiscoveryError, Subject, assume, check_health, discover, is_asleep,
 };
 use super::descriptions::description::{
-    DescribedRank, Description, EventAnnouncement, Listing, events_of_vllm, ranks_of_vllm_metrics,
-    read_models, read_sglang_info,
+    DescribedRank, Description, Listing, events_of_vllm, ranks_of_vllm_metrics, read_models,
+    read_sglang_info,
 };
+use super::descriptions::event_announcement::EventAnnouncement;
 use super::http::WorkerClient;
 use super::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake, refusing};
 use super::trouble_help::trouble_help;

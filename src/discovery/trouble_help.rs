@@ -4,7 +4,7 @@
 use crate::descriptions::description::Listing;
 
 /// Parts of reasons, and what to do; the first part that matches counts.
-const ADVICE: [(&[&str], &str); 17] = [
+const ADVICE: [(&[&str], &str); 18] = [
     (
         &["certificate expired", "CertExpired"],
         "renew the certificate of the engine, on its host; if the certificate is new, set the \
@@ -55,6 +55,11 @@ const ADVICE: [(&[&str], &str); 17] = [
     ),
     (&["does not speak"], "correct the scheme of `url`"),
     (&["model server", "answer is longer"], "correct `url`: another server answers there"),
+    (
+        &["`engine` is"],
+        "correct `engine` of the worker, or the top-level `engine`; without the key the router \
+         finds the engine by itself",
+    ),
     (&["does not have its role"], "set `role` of the worker: prefill, decode or both"),
     (&["`kv_events`"], "correct `kv_events` of the worker"),
     (&["status "], "read the log of the engine"),
@@ -144,6 +149,7 @@ mod tests {
             DiscoveryError::WrongKey(403),
             DiscoveryError::Models,
             DiscoveryError::Role,
+            DiscoveryError::Engine { configured: "sglang", reported: "vllm" },
             EndpointError::Form("x".to_owned()).into(),
             EndpointError::Port("x".to_owned()).into(),
             AskError::Loop { path: path() }.into(),

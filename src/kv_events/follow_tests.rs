@@ -116,16 +116,19 @@ fn a_peer_that_is_no_publisher_is_left() {
     });
 }
 
-/// Replays the first `history` batches of the chain.
-async fn answer_history(router: zeromq::RouterSocket, history: Rc<RefCell<u64>>) {
+/// Numbers of the batches that an engine remembers.
+type History = Rc<RefCell<std::ops::Range<u64>>>;
+
+/// Replays the remembered batches of the chain.
+async fn answer_history(router: zeromq::RouterSocket, history: History) {
     answer_replays(router, true, history, Rc::default()).await;
 }
 
-/// Answers replay requests for the first `history` batches until dropped; notes what was asked for.
+/// Answers replay requests for remembered batches until dropped; records the numbers of requests.
 async fn answer_replays(
     mut router: zeromq::RouterSocket,
     with_topic: bool,
-    history: Rc<RefCell<u64>>,
+    history: History,
     asked: Rc<RefCell<Vec<u64>>>,
 ) {
     use zeromq::{SocketRecv, SocketSend, ZmqMessage};
@@ -144,8 +147,8 @@ async fn answer_replays(
             message.push_back(payload.into());
             message
         };
-        let history = *history.borrow();
-        for number in start..history {
+        let history = history.borrow().clone();
+        for number in start.max(history.start)..history.end {
             router.send(answer(number, chained(u8::try_from(number).unwrap()))).await.unwrap();
         }
         router.send(answer(u64::MAX, Vec::new())).await.unwrap();
@@ -163,11 +166,11 @@ fn missed_batches_are_replayed() {
             let mut router = zeromq::RouterSocket::new();
             let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
             let asked = Rc::new(RefCell::new(Vec::new()));
-            let history = Rc::new(RefCell::new(6));
+            let history = Rc::new(RefCell::new(0..6));
             tokio::task::spawn_local(answer_replays(
                 router,
                 with_topic,
-                history,
+                Rc::clone(&history),
                 Rc::clone(&asked),
             ));
             let counters = Rc::new(FeedCounters::new());
@@ -181,17 +184,16 @@ fn missed_batches_are_replayed() {
             // A silent engine with six batches behind it.
             until(|| counters.block_count() == 6).await;
             assert!(next_live(&mut noticed).await.live);
-            // The last of them arrives again, then three are lost, of which two cannot be had any
-            // more.
+            // The last of them arrives again, then three are lost, and the engine remembers none.
+            *history.borrow_mut() = 9..10;
             for number in [4, 5, 9_u64] {
                 let payload = chained(u8::try_from(number).unwrap());
                 publisher.send(frames(number, &payload)).await.unwrap();
             }
             until(|| counters.reset_count(ResetReason::Gap) == 1).await;
-            assert_eq!(*asked.borrow(), [0, 5], "from the last one taken");
+            until(|| counters.replay_count(ReplayResult::Incomplete) == 1).await;
+            assert_eq!(asked.borrow()[..2], [0, 5], "from the last batch taken");
             assert_eq!(counters.replay_count(ReplayResult::Complete), 1);
-            assert_eq!(counters.replay_count(ReplayResult::Incomplete), 1);
-            assert_eq!(counters.missed_count(), 3);
             let applied = counters.event_count(EventKind::Stored, BatchOutcome::Applied);
             assert_eq!(applied, 6, "nothing was applied twice");
             stop.send(()).unwrap();
@@ -209,7 +211,7 @@ fn a_gap_is_filled() {
         let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
         let mut router = zeromq::RouterSocket::new();
         let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
-        let history = Rc::new(RefCell::new(2));
+        let history = Rc::new(RefCell::new(0..2));
         tokio::task::spawn_local(answer_history(router, Rc::clone(&history)));
         let counters = Rc::new(FeedCounters::new());
         let (notices, _noticed) = mpsc::channel(16);
@@ -220,7 +222,7 @@ fn a_gap_is_filled() {
         let task = tokio::task::spawn_local(feed.run(stopped));
         until(|| counters.block_count() == 2).await;
         // Batches 2 and 3 are lost on the way; batch 4 arrives.
-        *history.borrow_mut() = 5;
+        *history.borrow_mut() = 0..5;
         publisher.send(frames(4, &chained(4))).await.unwrap();
         until(|| counters.block_count() == 5).await;
         assert_eq!(counters.reset_count(ResetReason::Gap), 0);
@@ -228,6 +230,51 @@ fn a_gap_is_filled() {
         stop.send(()).unwrap();
         task.await.unwrap();
     });
+}
+
+/// Issue 39: the blocks of another engine stood for those of the rank, without a fault. Whatever
+/// the first live batch is, the replay endpoint is found out.
+#[test]
+fn a_replay_of_another_engine_is_found_by_the_first_live_batch() {
+    use zeromq::{Socket, SocketSend};
+    // The number is in the foreign history, or beyond its end.
+    for number in [0, 2, 9_u64] {
+        block_on_local(async move {
+            let mut publisher = zeromq::PubSocket::new();
+            let place = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+            let mut router = zeromq::RouterSocket::new();
+            let replay = router.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+            let history = Rc::new(RefCell::new(0..6));
+            tokio::task::spawn_local(answer_history(router, history));
+            let counters = Rc::new(FeedCounters::new());
+            let (notices, mut noticed) = mpsc::channel(16);
+            let (stop, stopped) = oneshot::channel();
+            let mut spec = spec(&place);
+            spec.replay = Some(ZmqEndpoint::parse(&replay, "").unwrap());
+            spec.timers.replay_pause = Duration::from_millis(1);
+            spec.timers.audit_after = Duration::from_millis(20);
+            let feed = Feed::new(spec, Shard::default(), Rc::clone(&counters), notices);
+            let task = tokio::task::spawn_local(feed.run(stopped));
+            until(|| counters.block_count() == 6).await;
+            assert!(!next_live(&mut noticed).await.has_foreign_replay, "nothing shows it yet");
+            publisher.send(frames(number, &chained_in(0, "GPU"))).await.unwrap();
+            let mut notice = noticed.recv().await.unwrap();
+            while !notice.has_foreign_replay {
+                notice = noticed.recv().await.unwrap();
+            }
+            until(|| counters.block_count() == 1).await;
+            let resets = counters.reset_count(ResetReason::Replay);
+            // Neither silence nor a gap brings the foreign blocks again.
+            until(|| counters.replay_count(ReplayResult::Incomplete) >= 3).await;
+            assert_eq!(counters.block_count(), 1, "silence after batch {number}");
+            publisher.send(frames(number + 5, &chained_in(0, "GPU"))).await.unwrap();
+            until(|| counters.reset_count(ResetReason::Gap) == 1).await;
+            until(|| counters.block_count() == 1).await;
+            assert_eq!(counters.reset_count(ResetReason::Replay), resets);
+            stop.send(()).unwrap();
+            task.await.unwrap();
+        });
+    }
 }
 
 /// A third element that is no rank is skipped whole, whatever follows it.

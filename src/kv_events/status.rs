@@ -43,6 +43,8 @@ pub struct FeedStatus {
     state: Cell<FeedState>,
     /// Time of the last batch; before the first, the time from which on events are followed.
     sign_at: Cell<Option<Instant>>,
+    /// A batch of the rank has come in the live stream.
+    has_live_batch: Cell<bool>,
     blocks: Cell<usize>,
     breaks: FeedBreaks,
     text: Cell<Option<TextFit>>,
@@ -129,6 +131,19 @@ impl FeedStatus {
     pub(super) fn record_batch(&self, blocks: usize) {
         self.take_sign();
         self.blocks.set(blocks);
+    }
+
+    /// Records a batch of the rank in the live stream.
+    pub(super) fn mark_live_batch(&self) {
+        self.has_live_batch.set(true);
+    }
+
+    /// True while the rank is followed and its live stream has not had a batch. Replays have no
+    /// topic, so that they prove nothing of the stream.
+    #[must_use]
+    pub fn awaits_first_batch(&self) -> bool {
+        let follows = matches!(self.state(), FeedState::Live | FeedState::Unverified);
+        follows && !self.has_live_batch.get()
     }
 
     /// Blocks of the rank, by engine hash and group.

@@ -383,6 +383,7 @@ pub(super) fn spec(endpoint: &str) -> FeedSpec {
         dp_rank: DpRank(0),
         worker: "w".into(),
         endpoint: ZmqEndpoint::parse(endpoint, "127.0.0.1").unwrap(),
+        shares_endpoint: false,
         replay: None,
         topic: "kv".to_owned(),
         naming: Naming {

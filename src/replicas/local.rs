@@ -6,7 +6,7 @@ use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
-use forebay_board::{KvReport, LoadBoard, QueueCell, WindowOrigin};
+use forebay_board::{ForeignOrigin, KvReport, LoadBoard, QueueCell, WindowOrigin};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use std::collections::HashMap;
@@ -180,11 +180,8 @@ impl LocalView {
             let before = std::mem::replace(written, elsewhere);
             if before != elsewhere {
                 let places = u32::try_from(elsewhere.places).unwrap_or(u32::MAX);
-                load.set_elsewhere(places, elsewhere.kv);
                 load.set_prefill_elsewhere(elsewhere.prefill);
-                if elsewhere.places < before.places || elsewhere.kv < before.kv {
-                    self.board.room_made(index);
-                }
+                self.board.set_elsewhere(index, ForeignOrigin::Replicas, places, elsewhere.kv);
             }
         }
     }

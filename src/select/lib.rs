@@ -27,7 +27,7 @@ pub use matching::prompt_size::PromptSize;
 pub use matching::reported_paths::ReportedPaths;
 pub use matching::tiers::{TierOverlaps, weigh_tiers};
 pub use model::{NoModel, cache_namespace, model};
-pub use naming::{is_settled, served_as, unserved_tables};
+pub use naming::{is_settled, served_as, unserved_adapters, unserved_tables};
 pub use pick::{
     BYTES_PER_TOKEN_DEFAULT, PickRequest, Policy, RoundRobin, lease_cost, output_tokens, pick,
 };

@@ -1,7 +1,7 @@
 //! Model aliases: the tables `[[model]]` map a client's model name to a served model.
 
 use super::model::{is_known, named};
-use forebay_config::ModelConfig;
+use forebay_config::{AdapterConfig, ModelConfig};
 use forebay_fleet::worker::{FleetSnapshot, Leg, SESSION_DRAW_END, WorkerState};
 
 /// The model that serves requests for `name`; `None` if no table has the name. Tables of a name
@@ -36,6 +36,12 @@ pub fn served_as<'a>(
 pub fn unserved_tables(fleet: &FleetSnapshot) -> impl Iterator<Item = &ModelConfig> {
     let is_unlisted = |name: &str| named(fleet, name).is_err() && !is_known(fleet, name);
     fleet.config.models.iter().filter(move |table| is_unlisted(&table.to))
+}
+
+/// Tables of adapters for a model that no worker lists, as [`unserved_tables`].
+pub fn unserved_adapters(fleet: &FleetSnapshot) -> impl Iterator<Item = &AdapterConfig> {
+    let is_unlisted = |name: &str| named(fleet, name).is_err() && !is_known(fleet, name);
+    fleet.config.adapters.iter().filter(move |table| is_unlisted(&table.of))
 }
 
 /// Have all workers and sources listed what they have, and is any model known?

@@ -3,7 +3,7 @@
 use super::texts_below;
 
 /// The line that begins a state, and the line that ends the state.
-const STATES: [(&str, &str); 55] = [
+const STATES: [(&str, &str); 56] = [
     ("a shard makes no progress", "the shard makes progress again"),
     ("a shard waits for its core", "the shard makes progress again"),
     ("every request fails on the rank", "requests fail on the rank no more"),
@@ -26,6 +26,7 @@ const STATES: [(&str, &str); 55] = [
     ("nothing learnt of workers", "the fault ends: no source of workers any more"),
     ("workers not added", "the fault ends: no source of workers any more"),
     ("no worker serves the model behind a name", "no name of `[[model]]` lacks this model"),
+    ("no worker serves the model of an `[[adapter]]`", "no `[[adapter]]` lacks this model"),
     ("suspect KV events: predictions for this rank", "KV events are suspect no more"),
     ("workers not added", "all workers of the source are added"),
     ("{fault}; tried again until it is", "`workers_state` {}: written again"),

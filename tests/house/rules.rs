@@ -43,6 +43,7 @@ const ATOMICS: &[&str] = &[
     "board/queues/queue_cell.rs",
     "board/queues/queue_tenants.rs",
     "board/counts/rank_past/",
+    "board/counts/foreign_requests.rs",
     "board/counts/kv_report.rs",
     "board/counts/pinned_prefixes.rs",
     "board/counts/rank_signs.rs",

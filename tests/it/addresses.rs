@@ -2,9 +2,11 @@
 
 use crate::rig::stub::Stub;
 use crate::rig::stub_pages::Pages;
-use crate::rig::{ASK, Client, Reply, Worker, admin, admin_post, config, post, router, until};
+use crate::rig::{
+    ASK, Client, Gate, Reply, Worker, admin, admin_post, config, metric, post, router, until,
+};
 use forebay::server::ServerHandle;
-use forebay_config::{Config, WorkerConfig};
+use forebay_config::{Config, QueueMode, WorkerConfig};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -71,6 +73,43 @@ fn one_engine_by_two_spellings_has_the_limit_of_one() {
     assert_eq!(engine.in_flight_peak(), 1);
     for host in ["[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "LOCALHOST", "localhost."] {
         assert_eq!(add(&router, &format!("http://{host}:{port}")), 409, "{host}");
+    }
+}
+
+/// Issue 39: 4 requests of an engine with a limit of 2, once the name that had the first 2 left.
+#[test]
+fn an_engine_keeps_its_limit_when_its_other_name_takes_over() {
+    let gate = Gate::start();
+    let port = gate.worker.address.port();
+    let mut config = config(&[]);
+    config.workers =
+        ["127.0.0.1", "2130706433"].map(|host| at(format!("http://{host}:{port}"))).into();
+    config.flow.rank_concurrency_max = Some(2);
+    config.flow.queue.mode = QueueMode::Pool;
+    let router = router(config);
+    let asking = || {
+        let mut client = Client::connect(router.listen);
+        client.send(&post("/v1/completions", ASK));
+        client
+    };
+    until("a single name is used", || {
+        let hosts =
+            ["127.0.0.1", "2130706433"].map(|host| state(&router, &format!("{host}:{port}")));
+        hosts == ["up", "unused"]
+    });
+    let first = [(); 2].map(|()| asking());
+    gate.holds(2);
+    let mut client = Client::connect(router.admin);
+    let order = format!("DELETE /workers/127.0.0.1:{port} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    client.send(order.as_bytes());
+    assert_eq!(client.reply().status, 202);
+    until("the other name is used", || state(&router, &format!("2130706433:{port}")) == "up");
+    let second = [(); 2].map(|()| asking());
+    until("both wait", || metric(&router, "forebay_queue_depth") == 2.0);
+    gate.holds(2);
+    (0..4).for_each(|_| gate.open());
+    for mut client in first.into_iter().chain(second) {
+        assert_eq!(client.reply().status, 200);
     }
 }
 

@@ -206,6 +206,42 @@ fn suspect_kv_events_are_found() {
     assert!(found([first, second]).starts_with("ok, "));
 }
 
+/// Issue 39: keys that the engine contradicts had the help of other faults, or none.
+#[test]
+fn keys_that_the_engine_contradicts_are_named_with_the_right_value() {
+    let engine = engine(|_| {});
+    let base = before(&[&engine], "");
+    let found = |keys: &str| {
+        let (_, said) = doctor("", &format!("{base}{keys}\n"));
+        of(&said, &format!("worker {}", engine.url())).join("\n")
+    };
+    for (keys, what, help, misleading) in [
+        ("ranks = 3", "`ranks` is 3, and the engine has 1", "`ranks = 1`", "start vLLM"),
+        (
+            "models = [\"x\"]",
+            "`models` has \"x\", and the engine lists \"m\"",
+            "or remove",
+            "model_dir",
+        ),
+        ("engine = \"sglang\"", "`engine` is \"sglang\"", "correct `engine`", "role"),
+        (
+            "engine = \"sglang\"\nrole = \"both\"",
+            "`engine` is \"sglang\"",
+            "`engine = \"vllm\"`",
+            "start SGLang",
+        ),
+        ("health_path = \"/nowhere\"", "fails its health check", "correct `health_path`", "`url`"),
+    ] {
+        let found = found(keys);
+        assert!(found.contains(what) && found.contains(help), "{keys}: {found}");
+        assert!(!found.contains(misleading), "{keys}: {found}");
+    }
+    let alias = "[[model]]\nname = \"chat\"\nto = \"gone\"";
+    let (_, said) = doctor("", &format!("{base}{alias}\n"));
+    let line = "[[model]] \"chat\": `to` is \"gone\", which no worker serves. help: correct `to`";
+    assert!(said.contains(line) && said.ends_with("1 finding\n"), "{said}");
+}
+
 /// An endpoint that the engine reports.
 pub(crate) fn engine_endpoint(engine: &EngineHandle, key: &str) -> String {
     let sources = get(engine.addr(), "/kv_event_sources");

@@ -273,8 +273,8 @@ fn ranks(count: usize) -> String {
 mod tests {
     use super::*;
     use forebay_board::WindowOrigin;
-    use forebay_fleet::worker::FeedSuspicion;
     use forebay_fleet::worker::test_support::two_pools;
+    use forebay_fleet::worker::{EventSocket, FeedSuspicion, SuspicionSign};
     use std::sync::Arc;
 
     const NOW: NanosSinceStart = NanosSinceStart(0);
@@ -351,10 +351,9 @@ mod tests {
     #[test]
     fn suspect_kv_events_begin_and_end() {
         let suspicion = FeedSuspicion {
+            socket: EventSocket::Replay,
             endpoint: "tcp://h:9".into(),
-            other: "b".into(),
-            other_worker: WorkerIndex(1),
-            announced: None,
+            sign: SuspicionSign::ForeignReplay,
         };
         let suspicion = Arc::new(suspicion);
         let mut events = Events::default();

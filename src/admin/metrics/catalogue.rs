@@ -126,7 +126,7 @@ catalogue! {
                 s.feeds.status(rank)?;
                 s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into())
             });
-        /// 1 while a rank's endpoint shows KV events of another rank; left out without an endpoint.
+        /// 1 while endpoints or batches show that a rank's KV events are another's or do not come.
         KV_FEED_SUSPECT = Gauge "kv_feed_suspect" ["worker", "dp_rank"]
             Ranks(|s, rank| {
                 s.feeds.status(rank)?;
@@ -248,7 +248,7 @@ catalogue! {
         /// Prompt tokens yet to compute that a rank may have; 0: no limit.
         RANK_PREFILL_TOKENS_MAX = Gauge "rank_prefill_tokens_max" ["worker", "dp_rank"]
             Ranks(|s, rank| room(s, rank).map(|room| room.prefill_tokens_shown()));
-        /// Places of a rank that are not for this router: other replicas have them, or may.
+        /// Places that other replicas have or may have, or that a worker had which left the engine.
         RANK_PLACES_ELSEWHERE = Gauge "rank_places_elsewhere" ["worker", "dp_rank"]
             Ranks(|s, rank| load(s, rank).map(|load| load.places_elsewhere().into()));
         /// 1 while a rank gets nothing because its engine refused work.

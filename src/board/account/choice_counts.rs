@@ -42,10 +42,12 @@ pub enum RankCount {
     FirstBytes,
     /// Sum of the times to these first bytes, in nanoseconds.
     FirstByteNanos,
+    /// Answers with several blocks that the engine computed: it stores them, which is a KV event.
+    StoringAnswers,
     /// Answers cut because the rank failed in the middle.
     CutAnswers,
 }
-const RANK_COUNTS: usize = 6;
+const RANK_COUNTS: usize = 7;
 /// Counts of a shape in [`ChoiceCounts::trust`], for all groups of workers.
 const TRUST_COUNTS: usize = TRUST_GROUPS * TrustCount::ALL.len();
 /// Cell behind the shapes: compared answers of the model.

@@ -2,6 +2,7 @@
 
 pub(crate) mod cache_writes;
 pub(crate) mod first_token_counts;
+pub(crate) mod foreign_requests;
 pub(crate) mod kv_report;
 pub(crate) mod pinned_prefixes;
 mod prompt_counts;

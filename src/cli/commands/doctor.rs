@@ -1,5 +1,6 @@
 //! `forebay doctor`: checks the configuration, the machine, and the features of the workers.
 
+use super::fleet_findings::{FleetFinding, fleet_findings};
 use super::machine::MachineFacts;
 use super::router_ports::RouterPorts;
 use crate::cli::findings;
@@ -97,7 +98,9 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
                 let fault = unwell.or(listing.fault()).filter(|_| config.health.enabled);
                 let list =
                     fault.map(|what| MissingFeature { what, help: Listing::HELP.to_owned() });
-                let lacks = list.into_iter().chain(examined.lacks.iter().cloned()).collect();
+                let health = examined.health_fault.iter().filter(|_| config.health.enabled);
+                let own = health.chain(&examined.lacks).cloned();
+                let lacks = list.into_iter().chain(own).collect();
                 let places = places_of(&config, name, &examined.description);
                 let mut words = vec![examined.description.in_words(), places.in_words()];
                 words.extend(examined.chat_notes.iter().cloned());
@@ -110,6 +113,10 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
         };
         count += lacks.len();
         section(out, &format!("worker {name}"), &about, &lacks).map_err(written)?;
+    }
+    for FleetFinding { subject, fault } in fleet_findings(&config, &examined) {
+        count += 1;
+        section(out, &subject, "", &[fault]).map_err(written)?;
     }
     let sum = match count {
         0 => "nothing found".to_owned(),
@@ -146,7 +153,7 @@ fn add_suspicions(config: &Config, examined: &mut [ExaminedWorker]) {
     for SuspectFeed { worker, suspicion, .. } in suspect_feeds(&subjects) {
         if let Some((_, Ok(found))) = examined.get_mut(worker.index()) {
             let what = format!("suspect KV events: {}", suspicion.cause());
-            found.lacks.push(MissingFeature { what, help: suspicion.help().to_owned() });
+            found.lacks.push(MissingFeature { what, help: suspicion.help() });
         }
     }
 }

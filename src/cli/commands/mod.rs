@@ -9,6 +9,7 @@ pub(crate) mod engine;
 #[cfg(feature = "engine")]
 pub(crate) mod engine_role;
 pub(crate) mod explain;
+mod fleet_findings;
 pub(crate) mod key;
 pub(crate) mod machine;
 pub(crate) mod record;

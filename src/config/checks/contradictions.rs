@@ -36,6 +36,7 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.bodies_too_large_to_wait(config);
     check.tenants_without_identity(config);
     check.models_that_stand_for_themselves(&config.models);
+    check.models_that_stand_for_names(&config.models);
     check.models_that_no_worker_serves(config);
     check.findings
 }
@@ -169,10 +170,14 @@ impl Check<'_> {
 
     /// A place that has a finding already is not named again.
     fn unused_key(&mut self, place: &str, what: String, help: &str) {
-        let origin = self.origins.of(place);
-        if self.findings.iter().all(|finding| finding.origin != origin) {
-            self.findings.push(Finding::warning(origin, what, help));
+        if !self.has_finding_at(place) {
+            self.warning(place, what, help);
         }
+    }
+
+    fn has_finding_at(&self, place: &str) -> bool {
+        let origin = self.origins.of(place);
+        self.findings.iter().any(|finding| finding.origin == origin)
     }
 
     /// Keys of workers of this router that nothing reads.
@@ -232,7 +237,8 @@ impl Check<'_> {
         let adapters =
             adapters.map(|(position, adapter)| (format!("adapter.{position}.of"), &adapter.of));
         for (key, target) in models.chain(adapters).filter(|(_, target)| !target.is_empty()) {
-            if !config.workers.iter().any(|worker| worker.models.contains(target)) {
+            let is_named = self.has_finding_at(&key);
+            if !is_named && !config.workers.iter().any(|worker| worker.models.contains(target)) {
                 let what = format!("no worker has {target:?} in `models`");
                 self.warning(&key, what, "write a name that workers serve");
             }
@@ -250,6 +256,46 @@ impl Check<'_> {
             }
         }
     }
+
+    /// A name is replaced once, so a name of another table is a model that workers serve, or none.
+    /// A table that keeps a share of its own name shows that workers serve it.
+    fn models_that_stand_for_names(&mut self, models: &[ModelConfig]) {
+        let is_served =
+            |name: &str| models.iter().any(|table| table.name == name && table.to == name);
+        for (position, model) in
+            models.iter().enumerate().filter(|(_, model)| model.name != model.to)
+        {
+            let next = models.iter().find(|other| other.name == model.to);
+            let Some(next) = next.filter(|next| !is_served(&next.name)) else { continue };
+            let what = format!(
+                "`to` {:?} is a name of another table [[model]], and a name is replaced once",
+                model.to
+            );
+            let is_circle = stands_for_itself(models, &model.name);
+            let help = match is_circle {
+                true => {
+                    "the tables form a circle: write in `to` the name that workers serve".to_owned()
+                }
+                false => {
+                    format!("write in `to` the name that workers serve, such as {:?}", next.to)
+                }
+            };
+            self.warning(&format!("model.{position}.to"), what, help);
+        }
+    }
+}
+
+/// Do the tables lead from the name back to the name?
+fn stands_for_itself(models: &[ModelConfig], name: &str) -> bool {
+    let mut at = name;
+    for _ in models {
+        let Some(next) = models.iter().find(|table| table.name == at) else { return false };
+        at = &next.to;
+        if at == name {
+            return true;
+        }
+    }
+    false
 }
 
 /// Keys with the value `false`, 0 or nothing.
@@ -419,5 +465,24 @@ mod tests {
         let model = |to: &str| format!("[[model]]\nname = \"m\"\nto = \"{to}\"\n");
         assert_eq!(found(&model("m"), "stands for itself"), 1);
         assert_eq!(found(&(model("m") + &model("n")), "stands for itself"), 0);
+    }
+
+    /// Issue 39: requests for such a name got 404, and no check named the table.
+    #[test]
+    fn names_that_stand_for_names_have_a_warning() {
+        let tables = |pairs: &[(&str, &str)]| {
+            let table = |(name, to): &(&str, &str)| {
+                format!("[[model]]\nname = \"{name}\"\nto = \"{to}\"\n")
+            };
+            let found = findings(&pairs.iter().map(table).collect::<String>());
+            let of_names = |found: &String| found.contains("a name is replaced once");
+            found.into_iter().filter(of_names).collect::<Vec<_>>()
+        };
+        let chain = tables(&[("a", "b"), ("b", "c")]);
+        assert!(chain.len() == 1 && chain[0].contains("such as \"c\""), "{chain:?}");
+        let circle = tables(&[("a", "b"), ("b", "a")]);
+        assert!(circle.len() == 2 && circle[0].contains("form a circle"), "{circle:?}");
+        assert_eq!(tables(&[("a", "b"), ("b", "b"), ("b", "c")]), [""; 0], "b is served too");
+        assert_eq!(tables(&[("a", "c"), ("b", "c")]), [""; 0]);
     }
 }

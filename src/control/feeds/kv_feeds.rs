@@ -30,6 +30,10 @@ const RANK_BLOCKS_MIN: usize = 4_096;
 /// Ranks that share the budget at least: a fleet is rarely complete when its first feed starts.
 const BUDGET_RANKS_MIN: usize = 8;
 
+/// Answers with a computed block and without any event, after which a rank is silent. A late
+/// event is later than a single answer, and not than several in a row.
+const SILENT_ANSWERS: u64 = 8;
+
 /// KV-event feeds of all ranks.
 pub(super) struct KvFeeds {
     ports: Rc<Ports>,
@@ -93,6 +97,8 @@ struct RunningFeed {
     status: Rc<FeedStatus>,
     /// Restarts of the engine that [`KvFeeds::take_restarted`] has returned.
     restarts: u64,
+    /// Answers after which a rank without a batch is silent; `None` while none is awaited.
+    silent_from: Option<u64>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -184,6 +190,23 @@ impl KvFeeds {
         restarted.collect()
     }
 
+    /// Ranks that are followed and have had no live batch, though their engines have stored blocks:
+    /// another topic or another publisher. `counts`: for a rank, answers with a computed block so
+    /// far, and requests in flight. The blocks of these requests may be stored already.
+    pub(super) fn silent(&mut self, counts: impl Fn(RankIndex) -> (u64, u32)) -> Vec<RankIndex> {
+        let silent = self.running.iter_mut().filter_map(|(rank, feed)| {
+            if !feed.status.awaits_first_batch() {
+                feed.silent_from = None;
+                return None;
+            }
+            let (answers, in_flight) = counts(*rank);
+            let from = || answers.saturating_add(in_flight.into()).saturating_add(SILENT_ANSWERS);
+            let is_silent = answers >= *feed.silent_from.get_or_insert_with(from);
+            is_silent.then_some(*rank)
+        });
+        silent.collect()
+    }
+
     /// Holds back faults of feeds that follow from the state of the worker. `checks`: the last
     /// health checks of a rank's worker.
     pub(super) fn weigh_faults(
@@ -244,6 +267,7 @@ impl KvFeeds {
             dp_rank: plan.dp_rank,
             worker: Arc::clone(&plan.worker),
             endpoint: plan.events.endpoint.clone(),
+            shares_endpoint: plan.shares_endpoint,
             replay: plan.events.replay.clone(),
             topic: plan.events.topic.clone(),
             naming: self.naming(&plan),
@@ -278,7 +302,7 @@ impl KvFeeds {
             }
             feed.run(stopped).await;
         });
-        RunningFeed { plan, state, status, restarts: 0, stop, task }
+        RunningFeed { plan, state, status, restarts: 0, silent_from: None, stop, task }
     }
 }
 

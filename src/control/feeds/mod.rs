@@ -21,7 +21,8 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
 use super::fleet::{Fleet, GivenNumbers};
 use forebay_admin::{EngineCall, EngineCallRefusal, EngineCallResult, FeedsView, SnapshotFigures};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
-use forebay_board::LoadReport;
+use forebay_board::account::RankCount;
+use forebay_board::{LoadReport, RankLoad};
 use forebay_config::Config;
 use forebay_discovery::{LastChecks, LoadTasks, WorkerClients};
 use forebay_fleet::worker::FleetSnapshot;
@@ -122,6 +123,17 @@ impl Feeds {
         checks: impl Fn(RankIndex) -> Option<LastChecks>,
     ) {
         self.kv.weigh_faults(now, checks);
+    }
+
+    /// Ranks without a batch though their engines have stored blocks.
+    pub(super) fn silent(&mut self, env: &Environment) -> Vec<RankIndex> {
+        let counters = env.ports.counters();
+        let storing = |rank| {
+            let of_shards = counters.iter().map(|shard| shard.choices());
+            of_shards.map(|choices| choices.value(rank, RankCount::StoringAnswers)).sum()
+        };
+        let in_flight = |rank| env.board.rank(rank).map_or(0, RankLoad::in_flight);
+        self.kv.silent(|rank| (storing(rank), in_flight(rank)))
     }
 
     /// Starts, replaces and ends KV-event feeds and load reports as the fleet plans.

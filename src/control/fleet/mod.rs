@@ -5,6 +5,7 @@
 
 mod cards;
 mod engine_seat;
+mod feed_findings;
 mod known_models;
 mod model_state;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub(super) use snapshot::FoundWorker;
 pub(super) use tier_numbers::GivenNumbers;
 
 use engine_seat::EngineSeat;
+use feed_findings::{FeedFindings, FeedJudgement};
 use forebay_admin::WorkerTrouble;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -63,6 +65,7 @@ pub(super) struct Fleet {
     ranks: Vec<KnownRank>,
     models: FleetModels,
     tier_numbers: Rc<GivenNumbers>,
+    judgement: FeedJudgement,
 }
 
 #[derive(Debug)]
@@ -152,6 +155,7 @@ struct KnownRank {
     /// Block size in KV events; 0 before the first event.
     block_size_seen: u32,
     feed_live: bool,
+    findings: FeedFindings,
     tiers: TierRanks,
 }
 
@@ -271,6 +275,7 @@ impl Fleet {
             ranks: Vec::new(),
             models: FleetModels::default(),
             tier_numbers: Rc::default(),
+            judgement: FeedJudgement::default(),
         };
         fleet.place_expected();
         fleet
@@ -311,9 +316,7 @@ impl Fleet {
                 left.ranks += 1;
                 continue;
             }
-            let tiers = TierRanks::default();
-            let new = KnownRank { worker, number, block_size_seen: 0, feed_live: false, tiers };
-            self.ranks.push(new);
+            self.ranks.push(KnownRank::new(worker, number));
             self.tier_numbers.set_rank_count(self.ranks.len());
         }
         let is_fed = |rank: &DescribedRank| rank.events.is_some();

@@ -3,7 +3,7 @@
 use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{Listing, ServedModel, ServerTraits, configured_model};
+use forebay_discovery::{EngineReport, Listing, ServedModel, ServerTraits, configured_model};
 use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_select::{NoModel, model};
@@ -110,6 +110,7 @@ fn describe_by(fleet: &mut Fleet, worker: usize, models: Vec<ServedModel>, listi
         role: Role::Both,
         source: None,
         server: ServerTraits::default(),
+        reported: EngineReport::default(),
     };
     let address = SocketAddr::from(([127, 0, 0, 1], 9));
     let index = WorkerIndex::try_from_index(worker).unwrap();

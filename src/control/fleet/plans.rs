@@ -1,6 +1,7 @@
 //! Plans for tasks that depend on the fleet: a feed for each rank with KV events, load reports for
 //! each worker. Notices of the feeds about their ranks.
 
+use super::feed_findings::FeedFindings;
 use super::{Fleet, KnownRank, KnownWorker};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
 use forebay_discovery::{DescribedRank, EventAnnouncement};
@@ -22,6 +23,8 @@ pub(crate) struct FeedPlan {
     /// Where the worker is. A feed that follows a name has to connect anew when the name moves.
     pub(crate) address: SocketAddr,
     pub(crate) events: EventAnnouncement,
+    /// Ranks of other numbers have the endpoint too.
+    pub(crate) shares_endpoint: bool,
     /// Block size from the engine's description; 0 while unknown.
     pub(crate) block_size_tokens: u32,
     /// Name under which the rank's blocks are rooted.
@@ -39,6 +42,7 @@ impl FeedPlan {
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         let text = |plan: &Self| plan.text.as_ref().map(Arc::as_ptr);
         self.events == other.events
+            && self.shares_endpoint == other.shares_endpoint
             && self.address == other.address
             && self.model == other.model
             && self.kv_pool == other.kv_pool
@@ -47,9 +51,21 @@ impl FeedPlan {
 }
 
 impl KnownRank {
+    pub(super) fn new(worker: WorkerIndex, number: u32) -> Self {
+        Self {
+            worker,
+            number,
+            block_size_seen: 0,
+            feed_live: false,
+            findings: FeedFindings::default(),
+            tiers: TierRanks::default(),
+        }
+    }
+
     /// The rank has no feed any more.
     pub(super) fn lose_feed(&mut self) {
         self.feed_live = false;
+        self.findings = FeedFindings::default();
         self.block_size_seen = 0;
         self.tiers = TierRanks::default();
     }
@@ -72,15 +88,19 @@ impl Fleet {
         let Some(known) = self.ranks.get_mut(notice.rank.index()).filter(|_| is_fed) else {
             return false;
         };
-        let before = (known.feed_live, known.block_size_seen, known.tiers);
-        known.feed_live = notice.live;
-        known.block_size_seen = notice.block_size_tokens;
-        known.tiers = notice.tiers;
-        before != (known.feed_live, known.block_size_seen, known.tiers)
+        let FeedNotice { live, block_size_tokens, has_foreign_replay, tiers, .. } = notice;
+        let foreign_before = known.findings.has_foreign_replay;
+        let before = (known.feed_live, known.block_size_seen, foreign_before);
+        let tiers_before = std::mem::replace(&mut known.tiers, tiers);
+        known.feed_live = live;
+        known.block_size_seen = block_size_tokens;
+        known.findings.has_foreign_replay = has_foreign_replay;
+        before != (live, block_size_tokens, has_foreign_replay) || tiers_before != tiers
     }
 
     /// The feeds that should run now.
     pub(crate) fn feed_plans(&self) -> Vec<FeedPlan> {
+        let shared = self.shared_endpoints();
         let plan = |(index, known): (usize, &KnownRank)| {
             let rank = RankIndex::try_from_index(index)?;
             let worker = self.workers.get(known.worker.index())?;
@@ -95,8 +115,8 @@ impl Fleet {
                 authority: Arc::clone(&worker.shown.authority),
                 address: worker.shown.address,
                 block_size_tokens: described.block_size_tokens,
-                // A feed does not depend on what it replaces.
-                events: EventAnnouncement { announced: None, ..described.events.clone()? },
+                events: described.events.as_ref()?.followed(),
+                shares_endpoint: shared.contains(&(known.worker, known.number)),
                 text: found.and_then(|found| found.text.clone()),
                 text_dir: found.and_then(|found| found.dir.clone()),
                 model,

@@ -150,6 +150,29 @@ impl Fleet {
         named
     }
 
+    /// Ranks of the workers that requests use, each with a rank of another worker of the same
+    /// engine that still has requests: the engine counts both.
+    pub(crate) fn busy_twins(
+        &self,
+        in_flight: impl Fn(RankIndex) -> u32,
+    ) -> Vec<(RankIndex, RankIndex)> {
+        let ranks = self.ranks.iter().enumerate();
+        let busy = ranks.filter_map(|(place, rank)| {
+            let index = RankIndex::try_from_index(place)?;
+            let worker = self.workers.get(rank.worker.index())?;
+            let is_left = !worker.engine.is_used && in_flight(index) > 0;
+            is_left.then_some((index, worker, rank.number))
+        });
+        let twin = |(left, worker, number): (RankIndex, &KnownWorker, u32)| {
+            let is_twin = |other: &KnownWorker| {
+                other.engine.is_used && other.likeness(worker) == EngineLikeness::One
+            };
+            let used = WorkerIndex::try_from_index(self.workers.iter().position(is_twin)?)?;
+            Some((self.rank_index(used, number)?, left))
+        };
+        busy.filter_map(twin).collect()
+    }
+
     /// The present worker of the engine at `place`, as far as known without a lookup.
     pub(super) fn user_of(&self, place: &EngineAddress) -> Option<Arc<str>> {
         let is_present = |known: &&KnownWorker| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_config::WorkerConfig;
-use forebay_discovery::{DescribedRank, Listing, ServerTraits, read_models};
+use forebay_discovery::{DescribedRank, EngineReport, Listing, ServerTraits, read_models};
 use forebay_fleet::worker::{EngineTexts, ModelText, Role};
 use forebay_kv_events::test_support::vocabulary;
 use forebay_text::chat::EngineRules;
@@ -24,6 +24,7 @@ fn describe(fleet: &mut Fleet, worker: u16, dialect: Dialect, found: FoundText) 
         role: Role::Both,
         source: None,
         server: ServerTraits::default(),
+        reported: EngineReport::default(),
     };
     let texts = BTreeMap::from([("m".into(), found)]);
     let address = SocketAddr::from(([127, 0, 0, 1], 9));

@@ -11,6 +11,7 @@ mod model_memory;
 mod operator_state;
 mod orders;
 mod probes;
+mod redescriptions;
 mod signs;
 mod source_faults;
 mod sources;
@@ -32,7 +33,8 @@ use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
 use forebay_admin::WorkerSource;
-use forebay_base::{NanosSinceStart, WorkerIndex};
+use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_board::{ForeignOrigin, LoadBoard, RankLoad};
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
 use forebay_discovery::{LastChecks, ProbeNotice, WorkerClients};
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
@@ -141,9 +143,35 @@ impl Membership {
         now: NanosSinceStart,
     ) -> FleetChange {
         pass_on_signs(&self.probes, env, published, reporter, now);
-        let change = self.stop_waiting(env, now);
+        self.count_left_requests(&env.board);
+        let change = self.stop_waiting(env, now).and(self.judge_feeds_again(now));
         let change = change.and(self.end_idle_workers(env, now));
         change.and(self.send_to_sleep(env, published, now))
+    }
+
+    /// Counts requests of a worker that has left its engine to another worker, for the limits of
+    /// that worker. Called before each fleet is published, and with each tick.
+    pub(super) fn count_left_requests(&self, board: &LoadBoard) {
+        let in_flight = |rank| board.rank(rank).map_or(0, RankLoad::in_flight);
+        let mut left = BTreeMap::<RankIndex, (u32, u64)>::new();
+        for (rank, twin) in self.fleet.busy_twins(in_flight) {
+            let Some(load) = board.rank(twin) else { continue };
+            let (places, kv_tokens) = left.entry(rank).or_default();
+            *places = places.saturating_add(load.in_flight());
+            *kv_tokens = kv_tokens.saturating_add(load.kv_tokens());
+        }
+        for rank in (0..self.fleet.rank_count()).filter_map(RankIndex::try_from_index) {
+            let (places, kv_tokens) = left.get(&rank).copied().unwrap_or_default();
+            board.set_elsewhere(rank, ForeignOrigin::SameEngine, places, kv_tokens);
+        }
+    }
+
+    /// Judges the feeds without the workers that have not answered since the last reload.
+    fn judge_feeds_again(&mut self, now: NanosSinceStart) -> FleetChange {
+        let was_deferred = self.probes.redescriptions.is_begun();
+        let is_deferred = self.probes.redescriptions.are_awaited(now);
+        self.fleet.defer_judgement(is_deferred);
+        FleetChange::published_if(was_deferred && !is_deferred)
     }
 
     pub(super) const fn fleet(&self) -> &Fleet {
@@ -202,6 +230,11 @@ impl Membership {
         FleetChange::published_if(self.fleet.set_feed(notice))
     }
 
+    /// Takes the ranks without a batch though their engines have stored blocks.
+    pub(super) fn take_silent(&mut self, silent: &[RankIndex]) -> FleetChange {
+        FleetChange::published_if(self.fleet.set_silent(silent))
+    }
+
     pub(super) fn take_probe_notice(
         &mut self,
         env: &Environment,
@@ -241,6 +274,8 @@ impl Membership {
                 let unequal = self.fleet.unequal_lengths();
                 let is_other = self.fleet.is_other_engine(worker, &description);
                 let left = self.fleet.describe(worker, address, description, texts);
+                self.probes.redescriptions.end(worker);
+                self.fleet.defer_judgement(self.probes.redescriptions.are_awaited(env.clock.now()));
                 if is_other {
                     self.forget_failures(env, worker);
                 }
@@ -283,7 +318,9 @@ impl Membership {
         if changed.any(&OF_PROBES) {
             let fleet = &self.fleet;
             let is_up = |worker| fleet.checked_state(worker) == Some(WorkerState::Up);
-            self.probes.restart(&env.config, is_up);
+            let by = env.clock.now().plus(env.config.health.timeout);
+            self.probes.restart(&env.config, is_up, by);
+            self.fleet.defer_judgement(self.probes.redescriptions.is_begun());
         }
         if changed.any(&["discovery.", UPSTREAM_TLS]) {
             let left = self.sources.look(&env.config);

@@ -1,5 +1,6 @@
 //! Probes of workers: a task for each present worker.
 
+use super::redescriptions::Redescriptions;
 use forebay_base::{Clock, NanosSinceStart, WorkerIndex};
 use forebay_config::{Config, WorkerConfig, WorkerUrl};
 use forebay_discovery::{
@@ -15,6 +16,8 @@ use tokio::task::JoinHandle;
 pub(super) struct Probes {
     probing: ProbeFactory,
     running: HashMap<WorkerIndex, RunningProbe>,
+    /// Workers that the last restart of all probes describes again.
+    pub(super) redescriptions: Redescriptions,
 }
 
 struct RunningProbe {
@@ -39,7 +42,8 @@ impl Probes {
             signs: Rc::new(SignsOfLife::new(clock)),
             notices,
         };
-        let mut probes = Self { probing, running: HashMap::new() };
+        let redescriptions = Redescriptions::default();
+        let mut probes = Self { probing, running: HashMap::new(), redescriptions };
         let has_url = |worker: &&WorkerConfig| WorkerUrl::parse(&worker.url).is_ok();
         for (position, worker) in config.workers.iter().filter(has_url).enumerate() {
             if let Some(index) = WorkerIndex::try_from_index(position) {
@@ -67,8 +71,16 @@ impl Probes {
         self.running.extend(probe.map(|probe| (index, run(worker.clone(), probe))));
     }
 
-    /// Restarts all probes with the rules and the workers of `config`.
-    pub(super) fn restart(&mut self, config: &Arc<Config>, is_up: impl Fn(WorkerIndex) -> bool) {
+    /// Restarts all probes with the rules and the workers of `config`. The descriptions of workers
+    /// that are up are awaited until `by`.
+    pub(super) fn restart(
+        &mut self,
+        config: &Arc<Config>,
+        is_up: impl Fn(WorkerIndex) -> bool,
+        by: NanosSinceStart,
+    ) {
+        let awaited = self.running.keys().copied().filter(|index| is_up(*index));
+        self.redescriptions = Redescriptions::of(awaited, by);
         self.probing.config = Arc::clone(config);
         self.probing.texts.set_names_images(config.image_key_file.is_some());
         let running: Vec<_> = self.running.drain().collect();
@@ -88,6 +100,7 @@ impl Probes {
     pub(super) fn end(&mut self, worker: WorkerIndex) {
         if let Some(ended) = self.running.remove(&worker) {
             ended.task.abort();
+            self.redescriptions.end(worker);
         }
         self.probing.signs.forget(worker);
     }

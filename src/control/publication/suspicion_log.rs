@@ -10,7 +10,7 @@ enum SuspicionLine<'a> {
     /// The suspicion begins, or is about other endpoints than before.
     Begins(&'a FeedSuspicion),
     /// The suspicion ends. An end is no proof: the other engine may have left alone.
-    Ends { other: &'a str, because: &'static str },
+    Ends { other: Option<&'a str>, because: &'static str },
 }
 
 /// Logs each suspicion that begins or ends with a new fleet.
@@ -37,12 +37,14 @@ fn line<'a>(
         (Some(was), Some(is)) if was.is_like(is) => None,
         (_, Some(is)) => Some(SuspicionLine::Begins(is)),
         (Some(was), None) => {
-            let because = match (answers(rank.worker), answers(was.other_worker)) {
+            let other = was.other();
+            let because = match (answers(rank.worker), other.map(|other| answers(other.worker))) {
                 (false, _) => "the worker is down or gone",
-                (true, false) => "the other worker is down or gone",
-                (true, true) => "the endpoints have changed",
+                (true, Some(false)) => "the other worker is down or gone",
+                (true, Some(true)) => "the endpoints have changed",
+                (true, None) => "the feed is another, or its batches fit",
             };
-            Some(SuspicionLine::Ends { other: &was.other, because })
+            Some(SuspicionLine::Ends { other: other.map(|other| &*other.name), because })
         }
         (None, None) => None,
     }
@@ -56,7 +58,7 @@ impl SuspicionLine<'_> {
                 dp_rank,
                 cause = suspicion.cause(),
                 help = suspicion.help(),
-                "suspect KV events: predictions for this rank may belong to another rank"
+                "suspect KV events: predictions for this rank may be wrong"
             ),
             Self::Ends { other, because } => {
                 info!(worker, dp_rank, other, because, "KV events are suspect no more");
@@ -69,7 +71,7 @@ impl SuspicionLine<'_> {
 mod tests {
     use super::*;
     use forebay_fleet::worker::test_support::{rank, worker};
-    use forebay_fleet::worker::{Worker, WorkerState};
+    use forebay_fleet::worker::{EventSocket, OtherFeed, SuspicionSign, Worker, WorkerState};
     use std::sync::Arc;
 
     const CROSSED: Option<&str> = Some("tcp://h:7");
@@ -77,12 +79,18 @@ mod tests {
     /// Two workers with a rank each. `announced`: of a suspicion about the first rank.
     fn fleet(states: [WorkerState; 2], suspicion: Option<Option<&str>>) -> FleetSnapshot {
         let suspicion = suspicion.map(|announced| {
-            Arc::new(FeedSuspicion {
-                endpoint: "tcp://h:9".into(),
-                other: "b".into(),
-                other_worker: WorkerIndex(1),
-                announced: announced.map(Into::into),
-            })
+            let other = OtherFeed {
+                name: "b".into(),
+                worker: WorkerIndex(1),
+                announced_here: announced.map(Into::into),
+                announced_there: None,
+            };
+            let sign = match announced {
+                Some(_) => SuspicionSign::Crossed(other),
+                None => SuspicionSign::Shared(other),
+            };
+            let socket = EventSocket::Publisher;
+            Arc::new(FeedSuspicion { socket, endpoint: "tcp://h:9".into(), sign })
         });
         let mut fleet = FleetSnapshot {
             workers: states.map(|state| Worker { state, ..worker() }).into(),

@@ -1,8 +1,9 @@
-//! Log of names of `[[model]]` with a model that no worker serves. A line for each name once
-//! all workers and sources have listed what they have, and a line when a worker serves the model.
+//! Log of names of `[[model]]` and `[[adapter]]` with a model that no worker serves. A line for
+//! each name once all workers and sources have listed what they have, and a line when a worker
+//! serves the model.
 
 use forebay_fleet::worker::FleetSnapshot;
-use forebay_select::{is_settled, unserved_tables};
+use forebay_select::{is_settled, unserved_adapters, unserved_tables};
 use std::collections::BTreeSet;
 use tracing::{info, warn};
 
@@ -10,14 +11,16 @@ use tracing::{info, warn};
 #[derive(Debug, Default)]
 pub(super) struct AliasLog {
     generation: u64,
-    unserved: BTreeSet<AliasedModel>,
+    unserved: BTreeSet<NamedModel>,
 }
 
-/// A name of `[[model]]`, and the model that it stands for.
+/// A name of a table, and the model that the name needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct AliasedModel {
-    name: String,
-    to: String,
+enum NamedModel {
+    /// A name of `[[model]]`, and the model that it stands for.
+    Alias { name: String, to: String },
+    /// A name of `[[adapter]]`, and the model that it is for.
+    Adapter { name: String, of: String },
 }
 
 impl AliasLog {
@@ -27,33 +30,57 @@ impl AliasLog {
             return;
         }
         self.generation = fleet.generation;
-        let now = unserved_tables(fleet)
-            .map(|table| AliasedModel { name: table.name.clone(), to: table.to.clone() });
-        let mut now: BTreeSet<AliasedModel> = now.collect();
+        let aliases = unserved_tables(fleet)
+            .map(|table| NamedModel::Alias { name: table.name.clone(), to: table.to.clone() });
+        let adapters = unserved_adapters(fleet)
+            .map(|table| NamedModel::Adapter { name: table.name.clone(), of: table.of.clone() });
+        let mut now: BTreeSet<NamedModel> = aliases.chain(adapters).collect();
         // A missing worker begins no line. It ends no line either: the model is still not served.
         if !is_settled(fleet) {
             now.retain(|table| self.unserved.contains(table));
         }
-        for AliasedModel { name, to } in now.difference(&self.unserved) {
-            warn!(
+        now.difference(&self.unserved).for_each(NamedModel::log_begin);
+        self.unserved.difference(&now).for_each(NamedModel::log_end);
+        self.unserved = now;
+    }
+}
+
+impl NamedModel {
+    fn log_begin(&self) {
+        match self {
+            Self::Alias { name, to } => warn!(
                 name,
                 to,
                 help =
                     "correct `to`, or start a worker of that model; GET /v1/models has the names",
                 "no worker serves the model behind a name of `[[model]]`: requests get 404"
-            );
+            ),
+            Self::Adapter { name, of } => warn!(
+                name,
+                of,
+                help =
+                    "correct `of`, or start a worker of that model; GET /v1/models has the names",
+                "no worker serves the model of an `[[adapter]]`: requests for the adapter fail"
+            ),
         }
-        for AliasedModel { name, to } in self.unserved.difference(&now) {
-            info!(name, to, "no name of `[[model]]` lacks this model any more");
+    }
+
+    fn log_end(&self) {
+        match self {
+            Self::Alias { name, to } => {
+                info!(name, to, "no name of `[[model]]` lacks this model any more");
+            }
+            Self::Adapter { name, of } => {
+                info!(name, of, "no `[[adapter]]` lacks this model any more");
+            }
         }
-        self.unserved = now;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_config::{Config, ModelConfig};
+    use forebay_config::{AdapterConfig, Config, ModelConfig};
     use forebay_fleet::worker::test_support;
     use std::sync::Arc;
 
@@ -61,7 +88,9 @@ mod tests {
     #[test]
     fn a_line_begins_once_all_workers_and_sources_are_known() {
         let table = ModelConfig { name: "chat".into(), to: "late".into(), weight: 1 };
-        let config = Config { models: vec![table], ..Config::default() };
+        let adapter =
+            AdapterConfig { name: "lora".into(), of: "late".into(), ..Default::default() };
+        let config = Config { models: vec![table], adapters: vec![adapter], ..Config::default() };
         let mut log = AliasLog::default();
         let mut fleet = FleetSnapshot {
             workers: vec![test_support::worker()],
@@ -77,8 +106,8 @@ mod tests {
             log.unserved.len()
         };
         assert_eq!(lacks(&mut fleet, true), 0, "a worker of a source has not answered");
-        assert_eq!(lacks(&mut fleet, false), 1);
-        assert_eq!(lacks(&mut fleet, true), 1, "a later fault ends no line");
+        assert_eq!(lacks(&mut fleet, false), 2, "issue 39: an adapter had no line");
+        assert_eq!(lacks(&mut fleet, true), 2, "a later fault ends no line");
         fleet.models.push(test_support::model("late", &[0]));
         assert_eq!(lacks(&mut fleet, true), 0, "it is served");
     }

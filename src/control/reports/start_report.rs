@@ -3,7 +3,7 @@
 
 use super::super::fleet::{Fleet, FoundWorker};
 use forebay_base::WorkerIndex;
-use forebay_discovery::{MissingFeature, is_answer, lacks, trouble_help};
+use forebay_discovery::{MissingFeature, contradictions, is_answer, lacks, trouble_help};
 use std::collections::{BTreeMap, HashMap};
 use tracing::{info, warn};
 
@@ -85,7 +85,8 @@ fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> V
         }
         let found = format!("{}, {}", description.in_words(), places.in_words());
         kinds.entry(found).or_default().push(name);
-        for lack in lacks(description, texts).into_iter().filter(|_| for_kv) {
+        let of_kv = if for_kv { lacks(description, texts) } else { Vec::new() };
+        for lack in contradictions(description).into_iter().chain(of_kv) {
             missing.entry(lack).or_default().push(name);
         }
     }
@@ -133,7 +134,7 @@ fn some_of(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_discovery::{DescribedRank, Description, Listing, ServerTraits};
+    use forebay_discovery::{DescribedRank, Description, EngineReport, Listing, ServerTraits};
     use forebay_fleet::worker::{Dialect, LimitSource, PlacesLimit, Role};
 
     fn worker(ranks: usize, rank: &DescribedRank) -> Description {
@@ -145,6 +146,7 @@ mod tests {
             role: Role::Both,
             source: None,
             server: ServerTraits::default(),
+            reported: EngineReport::default(),
         }
     }
 

@@ -177,6 +177,9 @@ impl Control {
         let membership = &self.membership;
         self.feeds.weigh_faults(now, |rank| membership.last_checks(published.rank(rank)?.0.worker));
         outcome.doubted.into_iter().for_each(|worker| self.membership.doubt(worker));
+        let silent = self.feeds.silent(&self.env);
+        let change = self.membership.take_silent(&silent);
+        self.apply(change);
         let change = self.membership.take_order_results(outcome.order_results);
         self.apply(change);
         let change = self.membership.take_emptied(outcome.emptied);
@@ -241,6 +244,7 @@ impl Control {
     /// Publishes a new generation of the fleet.
     fn publish(&mut self) {
         let mut fleet = self.membership.snapshot();
+        self.membership.count_left_requests(&self.env.board);
         self.lifecycle.client_access().equip(&mut fleet);
         self.reports.equip(&mut fleet);
         self.publication.renew(&self.env, fleet);

@@ -39,6 +39,21 @@ pub(crate) struct PredictedHit {
     block_size_tokens: u32,
 }
 
+/// Computed blocks of an answer that are an event for certain. With context parallelism, a block of
+/// events has as many of the engine's blocks as it has workers.
+const EVENT_BLOCKS: u64 = 16;
+
+impl PredictedHit {
+    /// Has the engine computed blocks, which it stores? The last token of each prompt is computed,
+    /// also in a block that the engine has.
+    fn stores_blocks(&self, prompt_tokens: u64, cached_tokens: u64) -> bool {
+        let size = u64::from(self.block_size_tokens);
+        let blocks = |tokens: u64| tokens.checked_div(size).unwrap_or(0);
+        blocks(prompt_tokens.saturating_sub(1))
+            >= blocks(cached_tokens).saturating_add(EVENT_BLOCKS)
+    }
+}
+
 /// The prediction by the events, before claims shrink, for the trust in such predictions.
 #[derive(Clone, Copy, Debug)]
 struct ComparedHit {
@@ -244,6 +259,13 @@ pub(crate) fn account_answer(
     if let Some(used) = reported {
         choices.add(rank, RankCount::CachedTokens, used.cached);
         choices.add(rank, RankCount::ComputedTokens, used.prompt.saturating_sub(used.cached));
+    }
+    // An engine may leave out a count of 0.
+    if let Some((used, predicted)) = reported.zip(predicted)
+        && (cached.is_some() || counts_cached)
+        && predicted.stores_blocks(used.prompt, cached.unwrap_or(0))
+    {
+        choices.add(rank, RankCount::StoringAnswers, 1);
     }
     let Some((predicted, cached)) = predicted.zip(cached) else { return };
     if !predicted.is_guessed {

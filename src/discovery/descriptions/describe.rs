@@ -3,10 +3,12 @@
 
 use super::capacity::{of_llama_props, of_sglang_loads, of_vllm_info};
 use super::description::{
-    DescribedRank, Description, EventAnnouncement, Listing, ModelList, ServedModel, ServerTraits,
-    SglangInfo, configured_model, events_of_vllm, numbered, ranks_of_vllm_metrics, read_models,
+    DescribedRank, Description, Listing, ModelList, ServedModel, ServerTraits, SglangInfo,
+    configured_model, events_of_vllm, numbered, numbers_ranks, ranks_of_vllm_metrics, read_models,
     read_sglang_info,
 };
+use super::engine_report::EngineReport;
+use super::event_announcement::EventAnnouncement;
 use super::kv_source::{self, SglangPlace};
 use crate::http::{AskError, WorkerClient};
 use forebay_base::limits::RANKS_MAX;
@@ -14,6 +16,7 @@ use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{ANY_MODEL, Dialect, Role};
 use forebay_zmq::{EndpointError, ZmqEndpoint};
 use std::net::IpAddr;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Reason why a worker cannot be described.
@@ -36,6 +39,9 @@ pub(crate) enum DiscoveryError {
          unreadable)"
     )]
     Role,
+    /// The configured engine has no description, and the models are of another engine.
+    #[error("`engine` is {configured:?}, and the models of the worker are of {reported:?}")]
+    Engine { configured: &'static str, reported: &'static str },
     /// The configured endpoints are invalid.
     #[error("`kv_events`: {0}")]
     Endpoint(#[from] EndpointError),
@@ -73,11 +79,11 @@ pub(crate) async fn discover(
         EngineKind::Auto => detect(asker, &list).await?,
     };
     let one = || vec![DescribedRank::default()];
-    let SglangInfo { ranks, server, files, place } = match dialect {
+    let SglangInfo { ranks, server, files, place, rank_count } = match dialect {
         Dialect::Vllm => {
             let is_rust = is_vllm_rust(asker, &list).await?;
             let server = ServerTraits { is_rust, ..ServerTraits::default() };
-            SglangInfo { server, ..plain(vllm_ranks(asker, subject).await?) }
+            SglangInfo { server, ..vllm_ranks(asker, subject).await? }
         }
         Dialect::Sglang => {
             let body = sglang_info(asker).await?.unwrap_or_default();
@@ -86,7 +92,12 @@ pub(crate) async fn discover(
                 // A worker with a disaggregation role serves no whole request; some fail
                 // permanently on a whole request.
                 None if subject.config.role == WorkerRole::Auto => {
-                    return Err(DiscoveryError::Role);
+                    return Err(match list.dialect() {
+                        Some(Dialect::Vllm) => {
+                            DiscoveryError::Engine { configured: "sglang", reported: "vllm" }
+                        }
+                        _ => DiscoveryError::Role,
+                    });
                 }
                 None => plain(one()),
             }
@@ -95,6 +106,11 @@ pub(crate) async fn discover(
     };
     let ranks = with_capacity(asker, dialect, &list.owned_by, ranks).await;
     let listing = list.listing();
+    let reported = EngineReport {
+        dialect: list.dialect(),
+        rank_count,
+        models: list.models.iter().map(|model| Arc::clone(&model.name)).collect(),
+    };
     let mut models = list.models;
     if let Some(files) = files {
         for model in models.iter_mut().filter(|model| model.parent.is_none()) {
@@ -102,7 +118,8 @@ pub(crate) async fn discover(
         }
     }
     let role = kv_source::role(subject.config, place.role);
-    let described = Description { dialect, models, listing, ranks, role, source: None, server };
+    let source = None;
+    let described = Description { dialect, models, listing, ranks, role, source, server, reported };
     let mut described = configured(described, subject)?;
     if let Listing::Nothing { is_well, .. } = &mut described.listing {
         let path = subject.config.health_path.as_deref();
@@ -123,7 +140,8 @@ pub(crate) async fn is_asleep(asker: &WorkerClient) -> bool {
 /// An SGLang worker without further information.
 fn plain(ranks: Vec<DescribedRank>) -> SglangInfo {
     let server = ServerTraits::default();
-    SglangInfo { ranks, server, files: None, place: SglangPlace::default() }
+    let place = SglangPlace::default();
+    SglangInfo { ranks, server, files: None, place, rank_count: None }
 }
 
 /// Adds the KV source of a prefill worker from its configuration and responses.
@@ -188,6 +206,7 @@ pub(crate) fn assume(subject: Subject<'_>) -> Result<Description, EndpointError>
         role,
         source: None,
         server: ServerTraits::default(),
+        reported: EngineReport::default(),
     };
     let mut described = configured(described, subject)?;
     add_source(&mut described, subject, &SglangPlace::default(), false);
@@ -226,15 +245,30 @@ fn configured(
         // A key replaces its own part: the engine's announced replay stays beside a configured
         // endpoint.
         let announced = rank.events.take();
-        let replay = replay.or_else(|| announced.as_ref()?.replay.clone());
+        let own_replay = announced.as_ref().and_then(|events| events.replay.clone());
+        let replay = replay.or_else(|| own_replay.clone());
+        let is_other =
+            |own: &ZmqEndpoint| replay.as_ref().is_some_and(|replay| replay.place != own.place);
+        let announced_replay = own_replay.filter(is_other);
         rank.events = match (endpoint, announced) {
             (Some(endpoint), announced) => {
-                let announced = announced.map(|events| events.endpoint);
-                let announced = announced.filter(|own| own.place != endpoint.place);
                 let topic = config.kv_topic.clone();
-                Some(EventAnnouncement { endpoint, replay, topic, announced })
+                let is_own = |events: &EventAnnouncement| events.endpoint.place == endpoint.place;
+                let own_topic = announced.as_ref().filter(|events| is_own(events));
+                let own_topic = own_topic.map(|events| events.topic.clone());
+                Some(EventAnnouncement {
+                    // A relay at another endpoint may have topics of its own.
+                    announced_topic: own_topic.filter(|own| !own.starts_with(&topic)),
+                    announced: announced.filter(|own| !is_own(own)).map(|events| events.endpoint),
+                    endpoint,
+                    replay,
+                    topic,
+                    announced_replay,
+                })
             }
-            (None, announced) => announced.map(|events| EventAnnouncement { replay, ..events }),
+            (None, announced) => {
+                announced.map(|events| EventAnnouncement { replay, announced_replay, ..events })
+            }
         };
     }
     set_models(&mut described, &config.models);
@@ -324,11 +358,8 @@ async fn ask_models(asker: &WorkerClient) -> Result<ModelList, DiscoveryError> {
 }
 
 async fn detect(asker: &WorkerClient, list: &ModelList) -> Result<Dialect, DiscoveryError> {
-    if list.owned_by.starts_with("vllm") {
-        return Ok(Dialect::Vllm);
-    }
-    if list.owned_by.starts_with("sglang") {
-        return Ok(Dialect::Sglang);
+    if let Some(dialect) = list.dialect() {
+        return Ok(dialect);
     }
     for path in ["/server_info", "/get_server_info", "/model_info"] {
         if optional(asker, path).await?.is_some_and(|body| body.contains("\"model_path\"")) {
@@ -357,7 +388,7 @@ async fn is_vllm_rust(asker: &WorkerClient, list: &ModelList) -> Result<bool, Di
 async fn vllm_ranks(
     asker: &WorkerClient,
     subject: Subject<'_>,
-) -> Result<Vec<DescribedRank>, DiscoveryError> {
+) -> Result<SglangInfo, DiscoveryError> {
     let metrics = optional(asker, "/metrics").await?.unwrap_or_default();
     let mut ranks = ranks_of_vllm_metrics(&metrics);
     let sources = optional(asker, "/kv_event_sources").await?.unwrap_or_default();
@@ -373,7 +404,8 @@ async fn vllm_ranks(
     for rank in &mut ranks {
         rank.events = events.get(&rank.number).cloned().flatten();
     }
-    Ok(ranks)
+    let rank_count = numbers_ranks(&metrics).then_some(ranks.len());
+    Ok(SglangInfo { rank_count, ..plain(ranks) })
 }
 
 async fn sglang_info(asker: &WorkerClient) -> Result<Option<String>, DiscoveryError> {

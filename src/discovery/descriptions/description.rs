@@ -2,6 +2,8 @@
 //! fetches them.
 
 use super::capacity::of_sglang_info;
+use super::engine_report::EngineReport;
+use super::event_announcement::EventAnnouncement;
 use super::kv_source::{KvSource, SglangPlace};
 use forebay_base::limits::RANKS_MAX;
 use forebay_config::LoadSource;
@@ -39,6 +41,8 @@ pub struct Description {
     pub source: Option<KvSource>,
     /// Properties of its server.
     pub server: ServerTraits,
+    /// Values of the engine that keys of the worker replace.
+    pub reported: EngineReport,
 }
 
 /// Properties of a worker's server.
@@ -138,27 +142,6 @@ pub struct DescribedRank {
     pub load: Option<AnnouncedLoad>,
 }
 
-/// A rank's announced KV event stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventAnnouncement {
-    /// Socket that the rank publishes on.
-    pub endpoint: ZmqEndpoint,
-    /// Endpoint that replays missed batches.
-    pub replay: Option<ZmqEndpoint>,
-    /// First part of each message.
-    pub topic: String,
-    /// Endpoint that the engine announces, where the configuration has another endpoint.
-    pub announced: Option<ZmqEndpoint>,
-}
-
-impl EventAnnouncement {
-    /// Events at an endpoint, without replay and topic.
-    #[must_use]
-    pub const fn at(endpoint: ZmqEndpoint) -> Self {
-        Self { endpoint, replay: None, topic: String::new(), announced: None }
-    }
-}
-
 impl Description {
     /// The model name that roots the worker's blocks: its first base model. Other names of the same
     /// model share the engine's cache, so they share the root.
@@ -237,6 +220,13 @@ pub struct ModelList {
 }
 
 impl ModelList {
+    /// The engine, if the owner of the models names it.
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        let is_of = |engine| self.owned_by.starts_with(engine);
+        let sglang = || is_of("sglang").then_some(Dialect::Sglang);
+        is_of("vllm").then_some(Dialect::Vllm).or_else(sglang)
+    }
+
     /// Listing state of this response.
     pub(crate) fn listing(&self) -> Listing {
         match self.missing {
@@ -348,6 +338,11 @@ pub(crate) fn ranks_of_vllm_metrics(text: &str) -> Vec<DescribedRank> {
     ranks
 }
 
+/// True if the metrics number the ranks: older versions report all ranks as a single engine.
+pub(crate) fn numbers_ranks(text: &str) -> bool {
+    samples(text, "vllm:num_requests_running").any(|sample| sample.label("engine").is_some())
+}
+
 #[derive(Deserialize)]
 struct EventSource {
     #[serde(default)]
@@ -393,6 +388,8 @@ pub(crate) struct SglangInfo {
     pub(crate) server: ServerTraits,
     pub(crate) files: Option<String>,
     pub(crate) place: SglangPlace,
+    /// Number of ranks in the response.
+    pub(crate) rank_count: Option<usize>,
 }
 
 /// Parses `/server_info` or `/get_server_info` of a worker at `host`.
@@ -431,12 +428,13 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
         load: events.and_then(|events| sglang_load(events, rank, host)),
     };
     let ranks = (first..).take(usize::try_from(count).unwrap_or(usize::MAX).min(RANKS_MAX));
-    let ranks = ranks.map(of_rank).collect();
+    let ranks: Vec<DescribedRank> = ranks.map(of_rank).collect();
+    let rank_count = info.get("dp_size").map(|_| ranks.len());
     let files = text("tokenizer_path").or_else(|| text("model_path"));
     let place = sglang_place(&info, deployment.filter(|_| is_rust));
     let port_per_rank = dp_size > 1 && is_rust;
     let server = ServerTraits { port_per_rank, is_rust, ..ServerTraits::default() };
-    Some(SglangInfo { ranks, server, files, place })
+    Some(SglangInfo { ranks, server, files, place, rank_count })
 }
 
 /// The Rust server has a port for each rank of its machine, starting with the first rank's port,

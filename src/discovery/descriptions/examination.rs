@@ -2,13 +2,17 @@
 //! that only a query shows: whether its event sockets are reachable, and whether its tokenizer
 //! matches.
 
+use super::contradictions::contradictions;
+use super::describe::check_health;
 use super::description::Description;
 use super::missing_features::{MissingFeature, lacks};
 use crate::http::WorkerClient;
 use crate::model_text::FoundText;
 use crate::probe::Probe;
+use crate::trouble_help::trouble_help;
 use crate::worker_look::WorkerLook;
 use forebay_base::read_file;
+use forebay_fleet::worker::EventSocket;
 use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, SocketError, SocketKind, ZmqEndpoint, ZmqSource};
 use serde::Deserialize;
@@ -35,6 +39,8 @@ pub struct Examination {
     pub chat_notes: Vec<String>,
     /// Missing or wrong features.
     pub lacks: Vec<MissingFeature>,
+    /// Fault of the health check, for a router with health checks.
+    pub health_fault: Option<MissingFeature>,
 }
 
 impl Probe {
@@ -44,14 +50,32 @@ impl Probe {
     /// The reason why the worker cannot be described.
     pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
         let WorkerLook { address, description, texts } = self.look().await?;
-        let mut found = Vec::new();
+        let mut found = contradictions(&description);
         if for_kv {
-            found = lacks(&description, &texts);
+            found.extend(lacks(&description, &texts));
             found.extend(unreachable_events(&description).await);
             found.extend(wrong_tokenizers(&self.patient(), &texts).await);
             found.extend(texts.iter().flat_map(|(model, text)| missing_files(model, text)));
         }
-        Ok(Examination { address, description, chat_notes: chat_notes(&texts), lacks: found })
+        let health_fault = self.health_fault(&description).await;
+        let chat_notes = chat_notes(&texts);
+        Ok(Examination { address, description, chat_notes, lacks: found, health_fault })
+    }
+
+    /// Asks what the health checks of the router ask. A worker without a list of models has that
+    /// fault instead.
+    async fn health_fault(&self, description: &Description) -> Option<MissingFeature> {
+        if description.listing.is_nothing() {
+            return None;
+        }
+        let path = self.subject.config.health_path.as_deref();
+        let error = check_health(&self.patient(), path, description.dialect).await.err()?;
+        let error = error.to_string();
+        let help = match path {
+            Some(_) => "correct `health_path` of the worker, or remove the key",
+            None => trouble_help(&error),
+        };
+        Some(MissingFeature::new(format!("fails its health check, {error}"), help))
     }
 }
 
@@ -110,49 +134,41 @@ async fn unreachable_events(description: &Description) -> Option<MissingFeature>
         let replay = events.replay.as_ref().map(|replay| (replay, EventSocket::Replay));
         let publisher = (&events.endpoint, EventSocket::Publisher);
         for (endpoint, socket) in std::iter::once(publisher).chain(replay) {
-            if let Err(why) = socket.open(endpoint).await {
-                return Some(socket.fault(endpoint, &why));
+            if let Err(why) = open_socket(socket, endpoint).await {
+                return Some(socket_fault(socket, endpoint, &why));
             }
         }
     }
     None
 }
 
-/// A socket of an engine's KV events.
-#[derive(Clone, Copy, Debug)]
-enum EventSocket {
-    Publisher,
-    Replay,
+/// Opens the socket, with its handshake. An engine that connects to the router is not looked at.
+async fn open_socket(socket: EventSocket, endpoint: &ZmqEndpoint) -> Result<(), SocketError> {
+    if endpoint.side == Side::Bind {
+        return Ok(());
+    }
+    let kind = match socket {
+        EventSocket::Publisher => SocketKind::Subscriber,
+        EventSocket::Replay => SocketKind::Dealer,
+    };
+    ZmqSource::open(endpoint).await?.peer().await?.open(kind).await.map(drop)
 }
 
-impl EventSocket {
-    /// Opens the socket, with its handshake. An engine that connects to the router is not looked
-    /// at.
-    async fn open(self, endpoint: &ZmqEndpoint) -> Result<(), SocketError> {
-        if endpoint.side == Side::Bind {
-            return Ok(());
-        }
-        let kind = match self {
-            Self::Publisher => SocketKind::Subscriber,
-            Self::Replay => SocketKind::Dealer,
-        };
-        ZmqSource::open(endpoint).await?.peer().await?.open(kind).await.map(drop)
-    }
-
-    fn fault(self, endpoint: &ZmqEndpoint, why: &SocketError) -> MissingFeature {
-        let (name, key, option) = match self {
-            Self::Publisher => ("KV events", "kv_events", "endpoint"),
-            Self::Replay => ("replay of KV events", "replay", "replay_endpoint"),
-        };
-        let is_other_socket = matches!(why, SocketError::NoGreeting | SocketError::Zmtp(_));
-        let help = if is_other_socket {
-            format!("set `{key}` to the `{option}` of the engine's --kv-events-config")
-        } else {
-            format!("open the port between router and engine, or set `{key}`")
-        };
-        let cannot = if is_other_socket { "cannot be read" } else { "cannot be reached" };
-        MissingFeature::new(format!("{name} at {endpoint} {cannot}: {why}"), help)
-    }
+fn socket_fault(socket: EventSocket, endpoint: &ZmqEndpoint, why: &SocketError) -> MissingFeature {
+    let name = match socket {
+        EventSocket::Publisher => "KV events",
+        EventSocket::Replay => "replay of KV events",
+    };
+    let key = socket.key();
+    let option = socket.option();
+    let is_other_socket = matches!(why, SocketError::NoGreeting | SocketError::Zmtp(_));
+    let help = if is_other_socket {
+        format!("set `{key}` to the `{option}` of the engine's --kv-events-config")
+    } else {
+        format!("open the port between router and engine, or set `{key}`")
+    };
+    let cannot = if is_other_socket { "cannot be read" } else { "cannot be reached" };
+    MissingFeature::new(format!("{name} at {endpoint} {cannot}: {why}"), help)
 }
 
 #[derive(Deserialize)]

@@ -28,20 +28,25 @@ pub fn lacks(
     texts: &BTreeMap<Arc<str>, FoundText>,
 ) -> Vec<MissingFeature> {
     let mut lacks = Vec::new();
+    let reported = &description.reported;
     for (model, found) in texts {
-        if found.text.is_none() && !description.listing.is_nothing() {
+        let is_served = !description.listing.is_nothing() && reported.may_serve(model);
+        if found.text.is_none() && is_served {
             let what = format!("no tokenizer for model `{model}`: its prompts are not matched");
             lacks.push(MissingFeature::new(what, format!("set `model_dir` ({})", found.note)));
         }
     }
-    let ranks = &description.ranks;
+    // The engine knows nothing of further ranks.
+    let ranks = description.ranks.iter().take(reported.rank_count.unwrap_or(usize::MAX));
     let (caching, events) = match description.dialect {
+        // Advice for another engine misleads.
+        dialect if reported.dialect.is_some_and(|own| own != dialect) => return lacks,
         Dialect::Vllm => VLLM,
         Dialect::Sglang => SGLANG,
         // For an unknown engine no advice is possible.
         Dialect::Openai => return lacks,
     };
-    let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.iter().any(is);
+    let some = |is: &dyn Fn(&DescribedRank) -> bool| ranks.clone().any(is);
     if some(&|rank| rank.reuses_prefixes == Some(false)) {
         let what = "prefix caching is off: the engine computes each prompt anew";
         lacks.push(MissingFeature::new(what, caching));
@@ -74,7 +79,9 @@ const SGLANG: (&str, &str) = (
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptions::description::{EventAnnouncement, Listing, ServerTraits};
+    use crate::descriptions::description::{Listing, ServerTraits};
+    use crate::descriptions::engine_report::EngineReport;
+    use crate::descriptions::event_announcement::EventAnnouncement;
     use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 
@@ -87,6 +94,7 @@ mod tests {
             role: Role::Both,
             source: None,
             server: ServerTraits::default(),
+            reported: EngineReport::default(),
         }
     }
 

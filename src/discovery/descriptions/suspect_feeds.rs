@@ -1,14 +1,16 @@
 //! Ranks with KV events that may belong to another rank, as far as endpoints show. Sans-IO:
 //! descriptions in, suspicions out. Decision 0124 has the rule, and why it is silent elsewhere.
 
-use super::description::{DescribedRank, Description, EventAnnouncement};
+use super::description::{DescribedRank, Description};
+use super::event_announcement::EventAnnouncement;
 use forebay_base::WorkerIndex;
 use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
-use forebay_fleet::worker::FeedSuspicion;
+use forebay_fleet::worker::{EventSocket, FeedSuspicion, OtherFeed, SuspicionSign};
 use forebay_zmq::{Side, ZmqAddress, ZmqEndpoint};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A worker that answers, with what it announced and what is configured for it.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,8 @@ pub struct SuspectFeed {
     pub suspicion: FeedSuspicion,
 }
 
-/// Ranks that follow the endpoint of another rank.
+/// Ranks that follow the endpoint of another rank, or request its replays. The same rule holds for
+/// both endpoints; a rank with both faults has the suspicion about its events alone.
 ///
 /// | the router follows for a rank | suspect |
 /// |---|---|
@@ -42,17 +45,78 @@ pub struct SuspectFeed {
 #[must_use]
 pub fn suspect_feeds(subjects: &[EventSubject<'_>]) -> Vec<SuspectFeed> {
     // Each change of a fleet comes by here, also without policy `kv`.
-    let ranks = subjects.iter().flat_map(|subject| &subject.description.ranks);
-    if ranks.filter(|rank| rank.events.is_some()).count() < 2 {
+    if subjects.iter().all(|subject| followed_ranks(subject).next().is_none()) {
         return Vec::new();
     }
     let hosts = hosts_of(subjects);
-    let followed = subjects.iter().flat_map(|subject| {
-        let hosts = &hosts;
-        let ranks = subject.description.ranks.iter();
-        ranks.filter_map(move |rank| FollowedFeed::of(subject, rank, hosts))
+    let by_socket = [EventSocket::Publisher, EventSocket::Replay];
+    let by_socket = by_socket.map(|socket| suspect_sockets(subjects, socket, &hosts));
+    let mut named = HashSet::new();
+    let found = by_socket.into_iter().flatten().chain(wrong_topics(subjects));
+    found.filter(|suspect| named.insert((suspect.worker, suspect.number))).collect()
+}
+
+/// Ranks with the endpoint and the topic of a rank of another number. Batches of such an endpoint
+/// name their ranks, or nothing separates them.
+#[must_use]
+pub fn shared_endpoints(subjects: &[EventSubject<'_>]) -> HashSet<(WorkerIndex, u32)> {
+    let hosts = hosts_of(subjects);
+    let followed = followed_feeds(subjects, EventSocket::Publisher, &hosts);
+    let mut numbers: HashMap<(&ComparableEndpoint<'_>, &str), (u32, bool)> = HashMap::new();
+    for feed in &followed {
+        let (first, is_shared) =
+            numbers.entry((&feed.followed, feed.topic)).or_insert((feed.number, false));
+        *is_shared |= *first != feed.number;
+    }
+    let is_shared = |feed: &&FollowedFeed<'_>| {
+        numbers.get(&(&feed.followed, feed.topic)).is_some_and(|(_, is_shared)| *is_shared)
+    };
+    let shared = followed.iter().filter(is_shared);
+    shared.map(|feed| (feed.subject.worker, feed.number)).collect()
+}
+
+/// Ranks that the router follows, with what it follows.
+fn followed_ranks<'a>(
+    subject: &EventSubject<'a>,
+) -> impl Iterator<Item = (&'a DescribedRank, &'a EventAnnouncement)> {
+    let ranks = subject.description.ranks.iter();
+    ranks.filter_map(|rank| Some((rank, rank.events.as_ref()?)))
+}
+
+/// Ranks with a `kv_topic` that selects no batch of the announced topic.
+fn wrong_topics<'a>(subjects: &'a [EventSubject<'a>]) -> impl Iterator<Item = SuspectFeed> + 'a {
+    let ranks = subjects.iter().flat_map(|subject| {
+        followed_ranks(subject).map(move |followed| (subject.worker, followed))
     });
-    let followed: Vec<FollowedFeed<'_>> = followed.collect();
+    ranks.filter_map(|(worker, (rank, events))| {
+        let sign = SuspicionSign::Topic {
+            followed: events.topic.as_str().into(),
+            announced: events.announced_topic.as_deref()?.into(),
+        };
+        let endpoint = events.endpoint.to_string().into();
+        let suspicion = FeedSuspicion { socket: EventSocket::Publisher, endpoint, sign };
+        Some(SuspectFeed { worker, number: rank.number, suspicion })
+    })
+}
+
+fn followed_feeds<'a>(
+    subjects: &'a [EventSubject<'a>],
+    socket: EventSocket,
+    hosts: &HashMap<&EngineHost, EngineHost>,
+) -> Vec<FollowedFeed<'a>> {
+    let followed = subjects.iter().flat_map(|subject| {
+        let ranks = followed_ranks(subject);
+        ranks.filter_map(move |(rank, _)| FollowedFeed::of(subject, rank, socket, hosts))
+    });
+    followed.collect()
+}
+
+fn suspect_sockets(
+    subjects: &[EventSubject<'_>],
+    socket: EventSocket,
+    hosts: &HashMap<&EngineHost, EngineHost>,
+) -> Vec<SuspectFeed> {
+    let followed = followed_feeds(subjects, socket, hosts);
     let crossed = crossed_with(&followed);
     let doubled = doubled_with(&followed);
     let found =
@@ -63,11 +127,15 @@ pub fn suspect_feeds(subjects: &[EventSubject<'_>]) -> Vec<SuspectFeed> {
     found.collect()
 }
 
-/// The feed of a rank, with comparable endpoints.
+/// A socket of the feed of a rank, with comparable endpoints.
 struct FollowedFeed<'a> {
     subject: &'a EventSubject<'a>,
     number: u32,
-    events: &'a EventAnnouncement,
+    socket: EventSocket,
+    endpoint: &'a ZmqEndpoint,
+    announced: Option<&'a ZmqEndpoint>,
+    /// Empty for replays: a request has no topic.
+    topic: &'a str,
     followed: ComparableEndpoint<'a>,
     /// Endpoint that the engine announces, if `followed` is another endpoint.
     redirected_from: Option<ComparableEndpoint<'a>>,
@@ -98,14 +166,36 @@ impl<'a> FollowedFeed<'a> {
     fn of(
         subject: &'a EventSubject<'a>,
         rank: &'a DescribedRank,
+        socket: EventSocket,
         hosts: &HashMap<&EngineHost, EngineHost>,
     ) -> Option<Self> {
-        let events = rank.events.as_ref()?;
-        let followed = ComparableEndpoint::of(&events.endpoint, hosts);
-        let announced = events.announced.as_ref();
-        let announced = announced.map(|own| ComparableEndpoint::of(own, hosts));
-        let redirected_from = announced.filter(|own| *own != followed);
-        Some(Self { subject, number: rank.number, events, followed, redirected_from })
+        let events: &EventAnnouncement = rank.events.as_ref()?;
+        let (endpoint, announced, topic) = match socket {
+            EventSocket::Publisher => {
+                (&events.endpoint, events.announced.as_ref(), events.topic.as_str())
+            }
+            EventSocket::Replay => (events.replay.as_ref()?, events.announced_replay.as_ref(), ""),
+        };
+        let followed = ComparableEndpoint::of(endpoint, hosts);
+        let comparable = announced.map(|own| ComparableEndpoint::of(own, hosts));
+        let redirected_from = comparable.filter(|own| *own != followed);
+        let number = rank.number;
+        Some(Self {
+            subject,
+            number,
+            socket,
+            endpoint,
+            announced,
+            topic,
+            followed,
+            redirected_from,
+        })
+    }
+
+    /// Endpoint that the engine announces in place of the followed endpoint, in words.
+    fn announced_elsewhere(&self) -> Option<Arc<str>> {
+        self.redirected_from.as_ref()?;
+        self.announced.map(|own| own.to_string().into())
     }
 
     fn announced(&self) -> &ComparableEndpoint<'a> {
@@ -114,7 +204,7 @@ impl<'a> FollowedFeed<'a> {
 
     /// Endpoint, topic and rank number, by which batches are known to be of the rank.
     fn stream(&self) -> (&ComparableEndpoint<'a>, &str, u32) {
-        (&self.followed, &self.events.topic, self.number)
+        (&self.followed, self.topic, self.number)
     }
 
     /// False for two spellings of an engine, and for two names of an address.
@@ -130,15 +220,21 @@ impl<'a> FollowedFeed<'a> {
             0 | 1 => name.to_owned(),
             _ => format!("{name} rank {}", other.number),
         };
-        let own = || self.events.announced.as_ref().map(|own| own.to_string().into());
+        let feed = OtherFeed {
+            name: shown.into(),
+            worker: other.subject.worker,
+            announced_here: self.announced_elsewhere(),
+            announced_there: other.announced_elsewhere(),
+        };
+        let crossed_or_shared =
+            if is_crossed { SuspicionSign::Crossed } else { SuspicionSign::Shared };
         SuspectFeed {
             worker: self.subject.worker,
             number: self.number,
             suspicion: FeedSuspicion {
-                endpoint: self.events.endpoint.to_string().into(),
-                other: shown.into(),
-                other_worker: other.subject.worker,
-                announced: is_crossed.then(own).flatten(),
+                socket: self.socket,
+                endpoint: self.endpoint.to_string().into(),
+                sign: crossed_or_shared(feed),
             },
         }
     }
@@ -215,6 +311,7 @@ fn hosts_of<'a>(subjects: &[EventSubject<'a>]) -> HashMap<&'a EngineHost, Engine
 mod tests {
     use super::*;
     use crate::descriptions::description::{Listing, ServerTraits, numbered};
+    use crate::descriptions::engine_report::EngineReport;
     use forebay_config::WorkerUrl;
     use forebay_fleet::worker::{Dialect, Role};
     use proptest::prelude::*;
@@ -261,6 +358,7 @@ mod tests {
                 role: Role::Both,
                 source: None,
                 server: ServerTraits::default(),
+                reported: EngineReport::default(),
             },
         }
     }
@@ -331,6 +429,102 @@ mod tests {
         let swapped = causes(&[worker("http://h:1", "10.0.0.1", 0, &swapped)]);
         assert_eq!(swapped.len(), 2, "ranks of a worker");
         assert!(swapped[0].contains("of h:1 rank 1"), "{}", swapped[0]);
+    }
+
+    /// Workers at ports 1, 2, 3 of a host, each with its own events: used and announced port of
+    /// each replay endpoint.
+    fn with_replays(ports: &[(u16, Option<u16>)]) -> Vec<Fixture> {
+        let own: Vec<_> =
+            (0..ports.len()).map(|at| (u16::try_from(at).unwrap() + 1, None)).collect();
+        let mut workers = at_ports(&own);
+        let at = |port: u16| ZmqEndpoint::parse(&format!("tcp://h:{port}"), "h").unwrap();
+        for (worker, (replay, announced)) in workers.iter_mut().zip(ports) {
+            let events = worker.description.ranks[0].events.as_mut().unwrap();
+            events.replay = Some(at(*replay));
+            events.announced_replay = announced.map(at);
+        }
+        workers
+    }
+
+    /// Issue 39: crossed and shared replay endpoints were silent.
+    #[test]
+    fn replay_endpoints_follow_the_same_rule() {
+        let of = |ports: &[(u16, Option<u16>)]| {
+            let workers = with_replays(ports);
+            names(&workers).join(" ")
+        };
+        assert_eq!(of(&[(17, Some(19)), (18, None), (19, Some(17))]), "h:1 h:3", "a pair");
+        assert_eq!(of(&[(17, None), (18, None), (19, None)]), "", "as announced");
+        assert_eq!(of(&[(17, Some(15)), (18, Some(15)), (19, None)]), "", "mapped ports");
+        assert_eq!(of(&[(18, Some(17)), (18, None), (19, None)]), "h:1 h:2", "one endpoint");
+        let pair = causes(&with_replays(&[(17, Some(19)), (19, Some(17))]));
+        let first = "h:1 0: tcp://h:17 replays the KV events of h:2, this worker announces \
+                     tcp://h:19";
+        assert_eq!(pair[0], first);
+        // A request of a replay has no topic, so topics do not separate engines there.
+        let mut shared = with_replays(&[(17, None), (17, None)]);
+        for (worker, topic) in shared.iter_mut().zip(["a", "b"]) {
+            worker.description.ranks[0].events.as_mut().unwrap().topic = topic.to_owned();
+        }
+        assert_eq!(causes(&shared)[0], "h:1 0: tcp://h:17 replays for h:2 too");
+        // Both faults of a rank are a single suspicion.
+        let mut both = with_replays(&[(17, Some(19)), (19, Some(17))]);
+        let events = both[0].description.ranks[0].events.as_mut().unwrap();
+        events.endpoint = ZmqEndpoint::parse("tcp://h:2", "h").unwrap();
+        let both = causes(&both);
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both.iter().all(|cause| cause.contains("is followed for")), "{both:?}");
+    }
+
+    /// Issue 39: the text did not show which of two workers has the wrong endpoint.
+    #[test]
+    fn a_shared_endpoint_names_the_engine_that_announces_another() {
+        let workers = at_ports(&[(7, None), (7, Some(9))]);
+        let shown: Vec<_> = found(&workers).into_iter().map(|one| one.suspicion).collect();
+        let [right, wrong] = &shown[..] else { panic!("{shown:?}") };
+        assert_eq!(right.cause(), "tcp://h:7 is followed for h:2 too, which announces tcp://h:9");
+        assert!(right.help().starts_with("correct `kv_events` of h:2"), "{}", right.help());
+        let wanted = "tcp://h:7 is followed for h:1 too, this worker announces tcp://h:9";
+        assert_eq!(wrong.cause(), wanted);
+        assert!(wrong.help().starts_with("correct `kv_events` of this worker"));
+    }
+
+    /// Issue 39: a wrong `kv_topic` showed after ten minutes, by an alert about something else.
+    #[test]
+    fn a_topic_that_selects_nothing_is_suspect() {
+        let mut workers = at_ports(&[(7, None)]);
+        let events = workers[0].description.ranks[0].events.as_mut().unwrap();
+        events.topic = "kv@a".to_owned();
+        events.announced_topic = Some("kv@b".to_owned());
+        let wanted = "h:1 0: tcp://h:7 has no batch of the topic \"kv@a\", this worker announces \
+                      \"kv@b\"";
+        assert_eq!(causes(&workers), [wanted]);
+        assert!(found(&workers)[0].suspicion.help().starts_with("set `kv_topic` to \"kv@b\""));
+    }
+
+    #[test]
+    fn an_endpoint_of_several_numbers_is_shared() {
+        let relay = |topic| (Some("tcp://relay:1"), None, topic);
+        let shared = |workers: &[Fixture]| {
+            let subject = |(place, fixture): (usize, _)| {
+                let Fixture { name, engine, address, description }: &Fixture = fixture;
+                let worker = WorkerIndex::try_from_index(place).unwrap();
+                EventSubject { worker, name, engine, address: *address, description }
+            };
+            let subjects: Vec<_> = workers.iter().enumerate().map(subject).collect();
+            let mut shared: Vec<_> = shared_endpoints(&subjects).into_iter().collect();
+            shared.sort_unstable();
+            shared.into_iter().map(|(worker, number)| (worker.0, number)).collect::<Vec<_>>()
+        };
+        let a = |topics: &[&'static str]| {
+            let ranks: Vec<_> = topics.iter().map(|topic| relay(*topic)).collect();
+            worker("http://a:1", "10.0.0.1", 0, &ranks)
+        };
+        let b = |first| worker("http://b:1", "10.0.0.2", first, &[relay("")]);
+        assert_eq!(shared(&[a(&["", ""])]), [(0, 0), (0, 1)]);
+        assert_eq!(shared(&[a(&["x", "y"])]), [], "a topic of its own for each rank");
+        assert_eq!(shared(&[a(&[""]), b(1)]), [(0, 0), (1, 1)]);
+        assert_eq!(shared(&[a(&[""]), b(0)]), [], "suspect instead");
     }
 
     /// Wildcards are the host of the worker, and a name is the address that it resolved to.
@@ -428,7 +622,7 @@ mod tests {
             let moved = order.iter().zip(0..).filter(|(to, own)| **to != *own);
             let wanted: Vec<(u16, u16)> = moved.map(|(to, own)| (own, *to)).collect();
             let found = found(&at_ports(&ports)).into_iter();
-            let found = found.map(|one| (one.worker.0, one.suspicion.other_worker.0));
+            let found = found.map(|one| (one.worker.0, one.suspicion.other().unwrap().worker.0));
             prop_assert_eq!(found.collect::<Vec<_>>(), wanted);
         }
 

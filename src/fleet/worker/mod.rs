@@ -16,7 +16,7 @@ mod session;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
 
-pub use feed_suspicion::FeedSuspicion;
+pub use feed_suspicion::{EventSocket, FeedSuspicion, OtherFeed, SuspicionSign};
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use generation::WorkerGeneration;
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};

@@ -57,6 +57,8 @@ pub struct FeedSpec {
     pub worker: Arc<str>,
     /// Publisher of the events.
     pub endpoint: ZmqEndpoint,
+    /// The router follows the endpoint for ranks of other numbers too: batches name their ranks.
+    pub shares_endpoint: bool,
     /// Replay socket of the engine, for missed batches.
     pub replay: Option<ZmqEndpoint>,
     /// Prefix of the topics to subscribe to.
@@ -160,7 +162,7 @@ impl<P: KvPort> Feed<P> {
             status: Rc::new(status),
             audit: Audit::after(spec.timers.audit_after),
             replays: Replays::new(spec.timers),
-            stream_ranks: StreamRanks::new(spec.dp_rank.0),
+            stream_ranks: StreamRanks::new(spec.dp_rank.0, spec.shares_endpoint),
             timers: spec.timers,
             warning_limit: LogLimit::default(),
             replay_log: LogLimit::default(),
@@ -379,8 +381,13 @@ impl<P: KvPort> Feed<P> {
         self.status.enter(state);
         let block_size_tokens = self.state.borrow().block_size_tokens();
         let live = state == FeedState::Live;
-        let tiers = self.tiers;
-        let notice = FeedNotice { rank: self.rank, live, block_size_tokens, tiers };
+        let notice = FeedNotice {
+            rank: self.rank,
+            live,
+            block_size_tokens,
+            has_foreign_replay: self.replays.is_foreign,
+            tiers: self.tiers,
+        };
         if self.sent_notice != Some(notice) && self.notices.send(notice).await.is_ok() {
             self.sent_notice = Some(notice);
         }

@@ -3,8 +3,8 @@
 use super::feed::Feed;
 use super::patience::Backoff;
 use super::port::KvPort;
-use super::relay::{BatchPassage, StreamRanks};
-use super::replays::{Audit, ReplayCause, Replays};
+use super::relay::BatchPassage;
+use super::replays::{Audit, ReplayCause};
 use crate::counters::ResetReason;
 use crate::ranks::rank::KvMessage;
 use crate::ranks::restore::overdue;
@@ -103,9 +103,9 @@ impl<P: KvPort> Feed<P> {
             endpoint = %self.endpoint,
             "connected for KV events"
         );
-        self.replays = Replays::new(self.timers);
+        self.replays = self.replays.of_next_connection();
         live.set_heartbeat(self.timers.heartbeat);
-        self.stream_ranks = StreamRanks::new(self.dp_rank.0);
+        self.stream_ranks = self.stream_ranks.of_next_connection();
         let trees_before = self.trees();
         self.recover(ReplayCause::Joined).await;
         let is_continued = self.state.borrow().is_continued();
@@ -164,24 +164,23 @@ impl<P: KvPort> Feed<P> {
         {
             return;
         }
-        let arrival = message.map(|message| self.state.borrow().arrival(&message));
-        match arrival {
-            Some(BatchArrival::Repeated) => {
-                self.confirm();
-                self.settle(FeedState::Live).await;
-                return;
+        if let Some(message) = &message {
+            self.status.mark_live_batch();
+            let arrival = self.state.borrow().arrival(message);
+            match arrival {
+                BatchArrival::Repeated => {
+                    self.confirm();
+                    self.settle(FeedState::Live).await;
+                    return;
+                }
+                BatchArrival::Next | BatchArrival::First { missed: 0 } => {
+                    self.state.borrow_mut().no_more_repeats();
+                }
+                BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted => {
+                    self.recover(ReplayCause::Behind(message.mark())).await;
+                    self.settle(FeedState::Live).await;
+                }
             }
-            Some(BatchArrival::Next | BatchArrival::First { missed: 0 }) => {
-                self.state.borrow_mut().no_more_repeats();
-            }
-            Some(
-                BatchArrival::First { .. } | BatchArrival::Gap { .. } | BatchArrival::Restarted,
-            ) => {
-                self.recover(ReplayCause::Behind(message.map_or(0, |message| message.number())))
-                    .await;
-                self.settle(FeedState::Live).await;
-            }
-            None => {}
         }
         self.take_in_turns(message).await;
         self.settle(FeedState::Live).await;

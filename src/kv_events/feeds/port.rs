@@ -25,6 +25,8 @@ pub struct FeedNotice {
     pub live: bool,
     /// Tokens per block as reported in events, 0 before the first.
     pub block_size_tokens: u32,
+    /// The replay endpoint belongs to another engine, as far as its answers show.
+    pub has_foreign_replay: bool,
     /// Numbers of the rank's lower tiers and windows in the index.
     pub tiers: TierRanks,
 }

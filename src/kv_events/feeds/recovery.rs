@@ -3,8 +3,10 @@
 //!
 //! Every request starts at a batch that was applied, at the last or before, not behind it. Only if
 //! the answer begins with the same bytes do its batches continue the stream: a restarted engine
-//! that has counted past that number cannot pass for the old process. After a hole in an answer,
-//! the feed sends a request from before the hole again, as long as answers bring new batches.
+//! that has counted past that number cannot pass for the old process. An answer that is complete
+//! without the batch that the live stream has reached is from another process too. After a hole in
+//! an answer, the feed sends a request from before the hole again, as long as answers bring new
+//! batches.
 //! Blocks of an incomplete answer are out of date, so a replay that fails early leaves none.
 //! Limits: time per request and in total, a single request at a time, growing pauses after
 //! failures.
@@ -14,7 +16,7 @@ use super::port::KvPort;
 use super::replays::ReplayCause;
 use crate::counters::{ReplayResult, ResetReason};
 use crate::ranks::rank::KvMessage;
-use crate::ranks::sequence::BatchArrival;
+use crate::ranks::sequence::{BatchArrival, Mark};
 use crate::status::FeedState;
 use forebay_zmq::{SocketError, ZmqEndpoint, ZmqSource, ZmtpError};
 use std::time::Duration;
@@ -53,7 +55,9 @@ impl<P: KvPort> Feed<P> {
     /// Requests missed batches and applies them. Returns the number of batches.
     pub(crate) async fn recover(&mut self, cause: ReplayCause) -> u64 {
         let Some(endpoint) = self.replay.clone() else { return 0 };
-        if Instant::now() < self.replays.not_before {
+        // Without a batch of the live stream, nothing shows which engine answers.
+        let is_unprovable = self.replays.is_foreign && self.state.borrow().last_number().is_none();
+        if Instant::now() < self.replays.not_before || is_unprovable {
             return 0;
         }
         self.status.enter(FeedState::Replaying);
@@ -61,7 +65,11 @@ impl<P: KvPort> Feed<P> {
         self.state.borrow_mut().expect_repeats();
         let recovery_max = self.timers.recovery_max;
         let time_max = if cause == ReplayCause::Joined { HISTORY_TIME_MAX } else { recovery_max };
-        let outcome = timeout(time_max, self.replay_all(&endpoint)).await;
+        let reached = match cause {
+            ReplayCause::Behind(mark) => Some(mark),
+            ReplayCause::Joined | ReplayCause::Quiet => None,
+        };
+        let outcome = timeout(time_max, self.replay_all(&endpoint, reached)).await;
         let outcome = outcome.unwrap_or(Err(SocketError::TimedOut));
         let recovered = match outcome {
             Ok(recovered) => recovered,
@@ -73,9 +81,9 @@ impl<P: KvPort> Feed<P> {
         self.replays.worked();
         self.state.borrow_mut().replayed();
         let mut recovered = recovered;
-        if let ReplayCause::Behind(number) = cause {
-            let reached = |last| number.saturating_sub(last) <= 1;
-            recovered.incomplete |= !self.state.borrow().last_number().is_some_and(reached);
+        if let Some(Mark { number, .. }) = reached {
+            let is_reached = |last| number.saturating_sub(last) <= 1;
+            recovered.incomplete |= !self.state.borrow().last_number().is_some_and(is_reached);
         }
         self.counters.replay(match (recovered.incomplete, recovered.batches) {
             (true, _) => ReplayResult::Incomplete,
@@ -141,14 +149,17 @@ impl<P: KvPort> Feed<P> {
         before: (Option<u64>, u64),
     ) {
         self.counters.replay(ReplayResult::Incomplete);
-        warn!(
-            worker = &*self.worker,
-            dp_rank = self.dp_rank.0,
-            %endpoint,
-            %error,
-            again_after_s = self.replays.pause.as_secs(),
-            "missed KV event batches cannot be replayed"
-        );
+        // The control plane warns of a foreign endpoint.
+        if !self.replays.is_foreign {
+            warn!(
+                worker = &*self.worker,
+                dp_rank = self.dp_rank.0,
+                %endpoint,
+                %error,
+                again_after_s = self.replays.pause.as_secs(),
+                "missed KV event batches cannot be replayed"
+            );
+        }
         self.replays.failed();
         if (self.state.borrow().last_number(), self.status.resets()) != before {
             self.begin_again(ResetReason::Replay).await;
@@ -162,16 +173,26 @@ impl<P: KvPort> Feed<P> {
         self.post().await;
     }
 
-    /// Sends requests until an answer is complete, or the engine has no more batches.
-    async fn replay_all(&mut self, endpoint: &ZmqEndpoint) -> Result<Recovery, SocketError> {
+    /// Sends requests until an answer is complete, or the engine has no more batches. `reached`:
+    /// batch of the live stream that the engine has published before the first request.
+    async fn replay_all(
+        &mut self,
+        endpoint: &ZmqEndpoint,
+        reached: Option<Mark>,
+    ) -> Result<Recovery, SocketError> {
         let mut recovered = Recovery::default();
         let mut fruitless = 0;
         loop {
-            let (batches, end) = self.replay_once(endpoint, &mut recovered).await?;
+            let published = reached.or_else(|| self.state.borrow().last_mark());
+            let (batches, end) = self.replay_once(endpoint, published, &mut recovered).await?;
             recovered.batches += batches;
             fruitless = if batches > 0 { 0 } else { fruitless + 1 };
             match end {
                 ReplayEnd::Reached => return Ok(recovered),
+                // What the live stream has brought stays.
+                ReplayEnd::Foreign if self.replays.is_foreign => {
+                    return Err(ZmtpError::Framing.into());
+                }
                 ReplayEnd::Foreign if self.replays.mark_foreign() => {
                     self.begin_again(ResetReason::Restart).await;
                     return Err(ZmtpError::Framing.into());
@@ -198,14 +219,18 @@ impl<P: KvPort> Feed<P> {
     }
 
     /// Sends a request and applies its answer up to the first hole, or past holes once the engine
-    /// is known to lack batches.
+    /// is known to lack batches. `published`: a batch that the engine has published.
     async fn replay_once(
         &mut self,
         endpoint: &ZmqEndpoint,
+        published: Option<Mark>,
         recovered: &mut Recovery,
     ) -> Result<(u64, ReplayEnd), SocketError> {
-        let from = self.state.borrow().replay_from();
+        // The answer shall contain the published batch.
+        let until = published.map_or(u64::MAX, |mark| mark.number);
+        let from = self.state.borrow().replay_from().map(|from| from.min(until));
         let mut joined = from.is_none();
+        let mut fit = ProcessFit::new(published);
         let source = ZmqSource::open(endpoint).await?;
         let start = from.unwrap_or(0).to_be_bytes();
         let mut connection = source.request(&[b"", &start]).await?;
@@ -223,11 +248,19 @@ impl<P: KvPort> Feed<P> {
                 return Err(ZmtpError::Framing.into());
             };
             if number == REPLAY_END {
-                return Ok((batches, if joined { ReplayEnd::Reached } else { ReplayEnd::Foreign }));
+                let is_own = joined && !fit.lacks_batch();
+                return Ok((batches, if is_own { ReplayEnd::Reached } else { ReplayEnd::Foreign }));
             }
             let Some(message) = KvMessage::read(&[b"".as_slice(), &number, payload]) else {
                 return Err(ZmtpError::Framing.into());
             };
+            if self.stream_ranks.is_of_other_rank(message.rank()) {
+                connection.done(end);
+                continue;
+            }
+            if fit.contradicts(message.mark()) {
+                return Ok((batches, ReplayEnd::Foreign));
+            }
             let arrival = self.state.borrow().arrival(&message);
             match arrival {
                 BatchArrival::Repeated => {
@@ -267,6 +300,37 @@ impl<P: KvPort> Feed<P> {
     async fn take_replayed(&mut self, message: KvMessage<'_>) {
         self.take_in_turns(Some(message)).await;
         self.state.borrow_mut().replayed();
+    }
+}
+
+/// Whether an answer can be of the process that published a batch of the live stream.
+#[derive(Clone, Copy, Debug)]
+struct ProcessFit {
+    /// Published before the request, so that a complete answer contains it.
+    published: Option<Mark>,
+    /// Number of the last batch of the answer.
+    last: Option<u64>,
+}
+
+impl ProcessFit {
+    const fn new(published: Option<Mark>) -> Self {
+        Self { published, last: None }
+    }
+
+    /// Takes a batch of the answer. True if the published batch has other bytes.
+    fn contradicts(&mut self, mark: Mark) -> bool {
+        self.last = Some(mark.number);
+        self.published.is_some_and(|own| own.number == mark.number && own.digest != mark.digest)
+    }
+
+    /// True if a complete answer ends before the batch. A publisher may remember a batch only after
+    /// it has sent the batch, so an answer may lack the last.
+    fn lacks_batch(&self) -> bool {
+        let lacked = |own: Mark| {
+            let next = self.last.map_or(0, |last| last.saturating_add(1));
+            next < own.number
+        };
+        self.published.is_some_and(lacked)
     }
 }
 

@@ -7,6 +7,8 @@ pub(super) struct StreamRanks {
     own: u32,
     first: Option<u32>,
     is_shared: bool,
+    /// The router follows the endpoint for ranks of several numbers, so each connection is shared.
+    is_shared_endpoint: bool,
     /// A batch without a rank was reported.
     is_nameless_known: bool,
 }
@@ -26,8 +28,14 @@ pub(super) enum BatchPassage {
 
 impl StreamRanks {
     /// A connection without batches, for the rank of that number.
-    pub(super) const fn new(own: u32) -> Self {
-        Self { own, first: None, is_shared: false, is_nameless_known: false }
+    pub(super) const fn new(own: u32, is_shared_endpoint: bool) -> Self {
+        let is_shared = is_shared_endpoint;
+        Self { own, first: None, is_shared, is_shared_endpoint, is_nameless_known: false }
+    }
+
+    /// The next connection to the endpoint.
+    pub(super) const fn of_next_connection(self) -> Self {
+        Self::new(self.own, self.is_shared_endpoint)
     }
 
     /// Takes the rank that a batch names. While all batches name the same rank, its number does not
@@ -42,6 +50,11 @@ impl StreamRanks {
         }
         self.is_shared = first != rank;
         if self.is_shared { BatchPassage::Mixed } else { BatchPassage::Own }
+    }
+
+    /// True for a batch that names another rank, in a stream of several ranks.
+    pub(super) fn is_of_other_rank(&self, rank: Option<u32>) -> bool {
+        self.is_shared && rank.is_some_and(|rank| rank != self.own)
     }
 
     /// True for the first batch without a rank of a connection.
@@ -61,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_second_rank_separates_the_stream() {
-        let mut ranks = StreamRanks::new(1);
+        let mut ranks = StreamRanks::new(1, false);
         let passages = [Some(0), None, Some(0), Some(1), Some(0), Some(1), Some(2), None];
         assert_eq!(
             passages.map(|rank| ranks.judge(rank)),
@@ -78,9 +91,19 @@ mod tests {
         );
     }
 
+    /// Issue 39: an endpoint that is followed for two ranks gave both the blocks of rank 0.
+    #[test]
+    fn an_endpoint_of_several_ranks_is_shared_from_the_first_batch() {
+        let mut ranks = StreamRanks::new(1, true);
+        let passages = [Some(0), None, Some(1)].map(|rank| ranks.judge(rank));
+        assert_eq!(passages, [BatchPassage::Foreign, BatchPassage::Nameless, BatchPassage::Own]);
+        assert_eq!(ranks.of_next_connection().judge(Some(0)), BatchPassage::Foreign);
+        assert!(ranks.is_of_other_rank(Some(0)) && !ranks.is_of_other_rank(Some(1)));
+    }
+
     #[test]
     fn a_stream_of_a_single_rank_is_taken_whatever_its_number() {
-        let mut ranks = StreamRanks::new(1);
+        let mut ranks = StreamRanks::new(1, false);
         assert!(
             [Some(7); 4].map(|rank| ranks.judge(rank)).iter().all(|it| *it == BatchPassage::Own)
         );

@@ -1,6 +1,7 @@
 //! Times of replay requests: silence of the live stream, pauses after failures.
 
 use super::timers::FeedTimers;
+use crate::ranks::sequence::Mark;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -16,8 +17,8 @@ const DEBT_TRIES_MAX: u32 = 5;
 pub(crate) enum ReplayCause {
     /// The feed has just connected.
     Joined,
-    /// The live stream is at this number, and batches before it are missing.
-    Behind(u64),
+    /// The live stream is at this batch, and batches before it are missing.
+    Behind(Mark),
     /// The live stream is silent.
     Quiet,
 }
@@ -46,6 +47,8 @@ pub(crate) struct Replays {
     pub(crate) pause: Duration,
     /// Last answer from another process than the publisher.
     foreign_at: Option<Instant>,
+    /// The replay endpoint belongs to another engine, as far as its answers show.
+    pub(crate) is_foreign: bool,
     /// The feed lacks part of the engine's history and should try again.
     pub(crate) owed: bool,
     /// Tries for the whole history on this connection.
@@ -59,14 +62,21 @@ impl Replays {
             not_before: Instant::now(),
             pause: timers.replay_pause,
             foreign_at: None,
+            is_foreign: false,
             owed: false,
             tries: 0,
         }
     }
 
+    /// Times of the next connection. The endpoint stays foreign until an answer shows the opposite.
+    pub(crate) fn of_next_connection(&self) -> Self {
+        Self { is_foreign: self.is_foreign, ..Self::new(self.timers) }
+    }
+
     pub(crate) fn worked(&mut self) {
         self.pause = self.timers.replay_pause;
         self.owed = false;
+        self.is_foreign = false;
     }
 
     /// True if a try for the whole history is due; counts the try.
@@ -80,7 +90,8 @@ impl Replays {
     /// replay endpoint belongs to another engine.
     pub(crate) fn mark_foreign(&mut self) -> bool {
         let before = self.foreign_at.replace(Instant::now());
-        before.is_some_and(|at| at.elapsed() < RESTART_INTERVAL_MIN)
+        self.is_foreign |= before.is_some_and(|at| at.elapsed() < RESTART_INTERVAL_MIN);
+        self.is_foreign
     }
 
     pub(crate) fn failed(&mut self) {

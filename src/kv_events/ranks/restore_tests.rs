@@ -167,6 +167,7 @@ impl Running {
             dp_rank: DpRank(0),
             worker: "w".into(),
             endpoint: parse(endpoint),
+            shares_endpoint: false,
             replay: replay.map(parse),
             topic: String::new(),
             naming: naming(),

@@ -11,8 +11,8 @@ use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{DpRank, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{DisaggregationConfig, Fallback, WorkerConfig};
 use forebay_discovery::{
-    DescribedRank, Description, EventAnnouncement, KvSource, Listing, Registry, RegistryKind,
-    ServerTraits, numbered, read_models,
+    DescribedRank, Description, EngineReport, EventAnnouncement, KvSource, Listing, Registry,
+    RegistryKind, ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
     ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration, WorkerState,
@@ -39,6 +39,7 @@ fn description(models: &str, ranks: usize, block_size_tokens: u32) -> Descriptio
         role: Role::Both,
         source: None,
         server: ServerTraits::default(),
+        reported: EngineReport::default(),
     }
 }
 
@@ -49,6 +50,17 @@ fn fed(mut description: Description) -> Description {
         rank.events = Some(EventAnnouncement::at(endpoint));
     }
     description
+}
+
+/// Notice of a feed of the first rank that follows events.
+fn live_notice(tiers: TierRanks) -> FeedNotice {
+    FeedNotice {
+        rank: RankIndex(0),
+        live: true,
+        block_size_tokens: 64,
+        has_foreign_replay: false,
+        tiers,
+    }
 }
 
 fn root(model: &str, block_size_tokens: u32, lora: &str) -> BlockKey {
@@ -99,7 +111,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
 
     // Events may correct the block size.
     let tiers = TierRanks { host: Some(RankIndex(1_023)), ..TierRanks::default() };
-    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
+    let notice = live_notice(tiers);
     assert!(fleet.set_feed(notice));
     assert!(!fleet.set_feed(notice));
     let snapshot = fleet.snapshot();
@@ -113,7 +125,7 @@ fn ranks_keep_their_numbers_and_models_their_roots() {
 fn a_rank_without_a_feed_has_no_tiers() {
     let model = r#"{"data":[{"id":"m"}]}"#;
     let tiers = TierRanks { kv_pool: Some(RankIndex(1_023)), ..TierRanks::default() };
-    let notice = FeedNotice { rank: RankIndex(0), live: true, block_size_tokens: 64, tiers };
+    let notice = live_notice(tiers);
     for is_removed in [false, true] {
         let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1"])), SEED);
         let describe = |fleet: &mut Fleet, described: Description| {

@@ -55,6 +55,27 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     assert_eq!(used(&mut fleet), [false, true, true, true]);
 }
 
+/// Issue 39: the other name of an engine began with a full limit beside the requests of the name
+/// that left.
+#[test]
+fn requests_of_a_worker_that_leaves_count_for_its_twin() {
+    let mut fleet =
+        Fleet::new(&Arc::new(config(&["http://localhost:9", "http://127.0.0.1:9"])), SEED);
+    answers(&mut fleet, 0, ADDRESS);
+    answers(&mut fleet, 1, ADDRESS);
+    assert_eq!(used(&mut fleet), [true, false]);
+    let busy = |rank: RankIndex| u32::from(rank == RankIndex(0)) * 2;
+    assert_eq!(fleet.busy_twins(busy), [], "its own requests");
+    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
+    assert_eq!(used(&mut fleet), [false, true]);
+    assert_eq!(fleet.busy_twins(busy), [(RankIndex(1), RankIndex(0))]);
+    assert_eq!(fleet.busy_twins(|_| 0), []);
+    // Late streams outlive the worker.
+    fleet.remove(WorkerIndex(0));
+    assert_eq!(used(&mut fleet), [false, true]);
+    assert_eq!(fleet.busy_twins(busy), [(RankIndex(1), RankIndex(0))]);
+}
+
 #[test]
 fn two_names_of_one_address_are_both_used_and_named() {
     let mut fleet = Fleet::new(&Arc::new(config(&["http://a:9", "http://b:9"])), SEED);

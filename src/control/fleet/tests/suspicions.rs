@@ -31,7 +31,9 @@ fn suspicions(fleet: &mut Fleet) -> Vec<String> {
     let snapshot = fleet.snapshot();
     let shown = |rank: &Rank| {
         let worker = &snapshot.workers[rank.worker.index()].name;
-        Some(format!("{worker}: {}", rank.feed_suspicion.as_ref()?.other))
+        let suspicion = rank.feed_suspicion.as_ref()?;
+        let other = suspicion.other().map_or("another replay", |other| &*other.name);
+        Some(format!("{worker}: {other}"))
     };
     snapshot.ranks.iter().filter_map(shown).collect()
 }
@@ -73,6 +75,31 @@ fn a_pair_is_suspect_while_both_workers_answer() {
     assert_eq!(suspicions(&mut fleet), [""; 0], "not described yet");
     describe(&mut fleet, 2, PORTS[2]);
     assert_eq!(suspicions(&mut fleet), ["h:1: c", "c: h:1"]);
+}
+
+/// Issue 39: what a feed finds about its replay endpoint was a line of the log alone. Endpoints
+/// that show the other rank have precedence.
+#[test]
+fn a_replay_that_the_feed_found_foreign_is_suspect() {
+    let mut alone = fleet([(7, None), (8, None), (9, None)]);
+    let mut described = description(r#"{"data":[{"id":"m"}]}"#, 1, 16);
+    let at = |port: u16| ZmqEndpoint::parse(&format!("tcp://h:{port}"), "h").unwrap();
+    let events = EventAnnouncement { replay: Some(at(17)), ..EventAnnouncement::at(at(7)) };
+    described.ranks[0].events = Some(events);
+    let address = SocketAddr::from(([10, 0, 0, 1], 1));
+    alone.describe(WorkerIndex(0), address, described, BTreeMap::new());
+    let notice = FeedNotice { has_foreign_replay: true, ..live_notice(TierRanks::default()) };
+    assert!(alone.set_feed(notice));
+    assert!(!alone.set_feed(notice));
+    assert_eq!(suspicions(&mut alone), ["h:1: another replay"]);
+    let snapshot = alone.snapshot();
+    let cause = snapshot.ranks[0].feed_suspicion.as_ref().unwrap().cause();
+    assert_eq!(cause, "tcp://h:17 replays other batches than this worker publishes");
+    describe(&mut alone, 1, (7, None));
+    assert_eq!(suspicions(&mut alone), ["h:1: h:2", "h:2: h:1"]);
+    describe(&mut alone, 1, (8, None));
+    assert!(alone.set_feed(FeedNotice { has_foreign_replay: false, ..notice }));
+    assert_eq!(suspicions(&mut alone), [""; 0]);
 }
 
 /// Requests use an engine by a single worker, and so do suspicions.

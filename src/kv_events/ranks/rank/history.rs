@@ -1,6 +1,6 @@
 //! [`RankFeed`](super::RankFeed): the batches applied before.
 
-use super::super::sequence::BatchArrival;
+use super::super::sequence::{BatchArrival, Mark};
 use super::{KvMessage, RankFeed};
 use crate::paths::naming::BlockText;
 
@@ -15,6 +15,11 @@ impl<T: BlockText> RankFeed<T> {
     #[must_use]
     pub fn last_number(&self) -> Option<u64> {
         self.sequence.last()
+    }
+
+    /// The last batch applied.
+    pub(crate) fn last_mark(&self) -> Option<Mark> {
+        self.sequence.last_mark()
     }
 
     /// Number of the batch at which a replay begins.

@@ -469,8 +469,8 @@ impl<'p> KvMessage<'p> {
         Batch::rank(self.payload)
     }
 
-    /// Sequence number of the publisher.
-    pub(crate) const fn number(&self) -> u64 {
-        self.mark.number
+    /// Sequence number of the publisher, and digest of the payload.
+    pub(crate) const fn mark(&self) -> Mark {
+        self.mark
     }
 }

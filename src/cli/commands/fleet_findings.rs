@@ -1,0 +1,175 @@
+//! Findings of `forebay doctor` that need the descriptions of all workers: names of models that no
+//! worker serves, and workers of a leg without workers of the other leg.
+
+use forebay_config::Config;
+use forebay_discovery::{Description, Examination, Listing, MissingFeature};
+use forebay_fleet::worker::{Dialect, Role};
+use std::collections::BTreeSet;
+
+/// Most names of models in a finding.
+const NAMES_MAX: usize = 4;
+
+/// A finding about a table or a worker.
+#[derive(Debug)]
+pub(super) struct FleetFinding {
+    /// The table or the worker, as the line begins.
+    pub(super) subject: String,
+    pub(super) fault: MissingFeature,
+}
+
+/// Findings about the workers together. None while a worker is not described: it may have what the
+/// other workers lack.
+pub(super) fn fleet_findings(
+    config: &Config,
+    examined: &[(String, Result<Examination, String>)],
+) -> Vec<FleetFinding> {
+    let described: Vec<(&str, &Description)> = examined
+        .iter()
+        .filter_map(|(url, found)| Some((&**url, &found.as_ref().ok()?.description)))
+        .collect();
+    if described.len() < examined.len() || described.is_empty() {
+        return Vec::new();
+    }
+    let mut found = lone_legs(&described);
+    found.extend(unserved_names(config, &described));
+    found
+}
+
+/// Tables with a model that no worker serves.
+fn unserved_names(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetFinding> {
+    if described.iter().any(|(_, description)| description.listing == Listing::Any) {
+        return Vec::new();
+    }
+    let models = described.iter().flat_map(|(_, description)| &description.models);
+    let served: BTreeSet<&str> = models.map(|model| &*model.name).collect();
+    let adapters: BTreeSet<&str> = config.adapters.iter().map(|adapter| &*adapter.name).collect();
+    let names: Vec<&str> = served.iter().take(NAMES_MAX).copied().collect();
+    let names = names.join(", ");
+    let finding = |table: &str, key: &str, name: &str, model: &str| FleetFinding {
+        subject: format!("{table} {name:?}"),
+        fault: MissingFeature {
+            what: format!("`{key}` is {model:?}, which no worker serves"),
+            help: format!("correct `{key}`, or add a worker of that model; workers serve {names}"),
+        },
+    };
+    let aliases = config.models.iter();
+    let aliases = aliases
+        .filter(|table| !served.contains(&*table.to) && !adapters.contains(&*table.to))
+        .map(|table| finding("[[model]]", "to", &table.name, &table.to));
+    let of_adapters = config.adapters.iter().filter(|table| !served.contains(&*table.of));
+    let of_adapters = of_adapters.map(|table| finding("[[adapter]]", "of", &table.name, &table.of));
+    aliases.chain(of_adapters).collect()
+}
+
+/// Workers of a leg without a worker of the other leg for their models. A decode worker of vLLM
+/// takes whole requests too.
+fn lone_legs(described: &[(&str, &Description)]) -> Vec<FleetFinding> {
+    let has_leg = |role: Role, of: &Description| {
+        described.iter().any(|(_, other)| other.role == role && shares_model(of, other))
+    };
+    let finding = |(url, description): &(&str, &Description)| {
+        let (what, help) = match description.role {
+            Role::Prefill if !has_leg(Role::Decode, description) => (
+                "this prefill worker gets no requests: no worker decodes its model",
+                "add a decode worker of the model (`role = \"decode\"`), or start the engine \
+                 without disaggregation",
+            ),
+            Role::Decode
+                if description.dialect == Dialect::Sglang
+                    && !has_leg(Role::Prefill, description) =>
+            {
+                (
+                    "this decode worker refuses requests: no worker computes the prompts of its \
+                     model",
+                    "add a prefill worker of the model (`role = \"prefill\"`), or start the \
+                     engine without disaggregation",
+                )
+            }
+            _ => return None,
+        };
+        let fault = MissingFeature { what: what.to_owned(), help: help.to_owned() };
+        Some(FleetFinding { subject: format!("worker {url}"), fault })
+    };
+    described.iter().filter_map(finding).collect()
+}
+
+/// A worker that takes any name shares the models of all workers.
+fn shares_model(one: &Description, other: &Description) -> bool {
+    let is_any = |description: &Description| description.listing == Listing::Any;
+    is_any(one)
+        || is_any(other)
+        || one.models.iter().any(|model| other.served(&model.name).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_config::{AdapterConfig, ModelConfig};
+    use forebay_discovery::{DescribedRank, EngineReport, ServerTraits, configured_model};
+    use std::net::SocketAddr;
+
+    fn worker(role: Role, dialect: Dialect, model: &str) -> (String, Result<Examination, String>) {
+        let description = Description {
+            dialect,
+            models: vec![configured_model(model)],
+            listing: Listing::Listed,
+            ranks: vec![DescribedRank::default()],
+            role,
+            source: None,
+            server: ServerTraits::default(),
+            reported: EngineReport::default(),
+        };
+        let address = SocketAddr::from(([10, 0, 0, 1], 1));
+        let examination = Examination {
+            address,
+            description,
+            chat_notes: Vec::new(),
+            lacks: Vec::new(),
+            health_fault: None,
+        };
+        ("http://w:1".to_owned(), Ok(examination))
+    }
+
+    fn shown(config: &Config, examined: &[(String, Result<Examination, String>)]) -> Vec<String> {
+        let found = fleet_findings(config, examined).into_iter();
+        found
+            .map(|one| format!("{}: {}. help: {}", one.subject, one.fault.what, one.fault.help))
+            .collect()
+    }
+
+    /// Issue 39: a lone leg, and a name of a model that no worker serves, were found by clients.
+    #[test]
+    fn a_lone_leg_and_an_unserved_name_are_found_with_what_to_do() {
+        let plain = Config::default();
+        let prefill = || worker(Role::Prefill, Dialect::Sglang, "m");
+        let decode = |dialect, model| worker(Role::Decode, dialect, model);
+        assert!(shown(&plain, &[prefill()])[0].contains("no worker decodes its model"));
+        let lone = shown(&plain, &[decode(Dialect::Sglang, "m")]);
+        assert!(lone[0].starts_with("worker http://w:1: this decode worker refuses"), "{lone:?}");
+        assert_eq!(shown(&plain, &[decode(Dialect::Vllm, "m")]), [""; 0], "whole requests");
+        assert_eq!(shown(&plain, &[prefill(), decode(Dialect::Sglang, "m")]), [""; 0]);
+        assert_eq!(shown(&plain, &[prefill(), decode(Dialect::Sglang, "n")]).len(), 2, "models");
+
+        let alias = |to: &str| ModelConfig { name: "chat".into(), to: to.into(), weight: 1 };
+        let adapter = |of: &str| AdapterConfig {
+            name: "lora".into(),
+            of: of.into(),
+            ..AdapterConfig::default()
+        };
+        let config = |to: &str, of: &str| Config {
+            models: vec![alias(to)],
+            adapters: vec![adapter(of)],
+            ..Config::default()
+        };
+        let both = [worker(Role::Both, Dialect::Vllm, "m")];
+        let found = shown(&config("n", "o"), &both);
+        let first = "[[model]] \"chat\": `to` is \"n\", which no worker serves. help: correct \
+                     `to`, or add a worker of that model; workers serve m";
+        assert_eq!(found[0], first);
+        assert!(found[1].starts_with("[[adapter]] \"lora\": `of` is \"o\""), "{found:?}");
+        assert_eq!(shown(&config("lora", "m"), &both), [""; 0]);
+        let [described] = both;
+        let unknown = ("http://x:1".to_owned(), Err("refused".to_owned()));
+        assert_eq!(shown(&config("n", "o"), &[described, unknown]), [""; 0], "may serve them");
+    }
+}
