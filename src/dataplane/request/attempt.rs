@@ -331,7 +331,7 @@ async fn exchange_with(
             }
         };
         let is_prefilled = paired.as_ref().is_some_and(|paired| !paired.is_concurrent());
-        let sent = event::AttemptStart { rank: plan.rank, is_prefilled, now: env.now() };
+        let sent = event::AttemptStart { env, rank: plan.rank, is_prefilled };
         exchange.request.story.sent(&sent);
         let mut head = io.buffers.take();
         let limits = env.head_limits();

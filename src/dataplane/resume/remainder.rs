@@ -162,7 +162,7 @@ async fn relay_on(
         facts,
         rank: plan.rank,
         head,
-        times: passed.times(env.now()),
+        times: passed.times(),
         usage: AnswerUsage { by_ids: transcript.usage(), ..passed.usage(reported) },
         relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
         part: if is_rest { AnswerPart::Remainder } else { AnswerPart::Whole },

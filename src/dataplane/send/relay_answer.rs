@@ -157,7 +157,7 @@ pub(crate) async fn answer(
         facts,
         rank: plan.rank,
         head,
-        times: passed.times(env.now()),
+        times: passed.times(),
         usage: passed.usage(reported),
         relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
         part: if paired.is_some() { AnswerPart::DecodeLeg } else { AnswerPart::Whole },
@@ -302,8 +302,8 @@ impl<'a> AnswerTally<'a> {
         }
     }
 
-    pub(crate) fn times(&self, ended_at: NanosSinceStart) -> StreamTimes {
-        StreamTimes { first_at: self.first_at, last_at: self.last_at, ended_at }
+    pub(crate) fn times(&self) -> StreamTimes {
+        StreamTimes { first_at: self.first_at, last_at: self.last_at }
     }
 
     pub(crate) fn usage(&self, reported: Option<TokenUsage>) -> AnswerUsage<'_> {
@@ -358,7 +358,7 @@ async fn end_early(
         facts: going.facts,
         rank: going.plan.rank,
         head,
-        times: StreamTimes { first_at: None, ..passed.times(env.now()) },
+        times: StreamTimes { first_at: None, ..passed.times() },
         usage: passed.usage(None),
         relayed: Ok(u64::try_from(gathered.body.len()).unwrap_or(u64::MAX)),
         part: AnswerPart::DecodeLeg,
