@@ -16,7 +16,7 @@ use crate::relay::{
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
-    AnswerTally, AttemptAccount, BodyKind, OwnFields, ReplyFields, UpstreamAnswer, wanted,
+    AnswerTally, AttemptAccount, BodyKind, ReplyFields, UpstreamAnswer, own_fields, wanted,
 };
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -129,7 +129,7 @@ async fn relay_on(
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
     let own =
-        OwnFields::of(ReplyFields { buffers, cors }, plan, predicted.as_deref(), None, &mut digits);
+        own_fields(ReplyFields { buffers, cors }, plan, predicted.as_deref(), None, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     // The cost spans all ranks that served the stream.

@@ -1,11 +1,11 @@
 //! relay, account: the answer of a rank, from its head to its end.
 
+use super::added_fields::AddedFields;
 use super::answer_meaning::meaning;
 use super::blame;
 use super::outbound::{Dispatch, decimal};
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
@@ -131,7 +131,7 @@ pub(crate) async fn answer(
     let found = predicted.as_deref().or_else(|| paired?.predicted.as_deref());
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
-    let own = OwnFields::of(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
+    let own = own_fields(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
@@ -193,13 +193,6 @@ impl BodyKind {
     }
 }
 
-/// Fields that the router adds to an answer. Few, because each is compared with every field of the
-/// worker.
-pub(crate) struct OwnFields<'a> {
-    fields: [(&'a str, &'a [u8]); 8 + RATE_FIELDS],
-    count: usize,
-}
-
 /// Sources of fields in every answer.
 #[derive(Clone, Copy)]
 pub(crate) struct ReplyFields<'a> {
@@ -207,40 +200,28 @@ pub(crate) struct ReplyFields<'a> {
     pub(crate) cors: Option<&'a CorsFields>,
 }
 
-impl<'a> OwnFields<'a> {
-    pub(crate) fn of(
-        reply: ReplyFields<'a>,
-        plan: &'a SendPlan,
-        found: Option<&PredictedHit>,
-        paired: Option<&'a PairDispatch<'_>>,
-        digits: &'a mut [u8; 10],
-    ) -> Self {
-        let overlap = found.and_then(PredictedHit::tokens);
-        let overlap = overlap.map(|tokens| (header::OVERLAP_TOKENS, decimal(tokens, digits)));
-        let prefill =
-            paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
-        let own = [
-            Some((header::WORKER, plan.shown_as.as_bytes())),
-            Some((header::REQUEST_ID, reply.buffers.request_id())),
-            overlap,
-            prefill,
-        ];
-        let cors = reply.cors.map(CorsFields::fields).into_iter().flatten();
-        let limits = reply.buffers.fields.limits.fields().into_iter();
-        let limits = limits.filter(|(name, _)| !name.is_empty());
-        let mut all = Self { fields: [("", &b""[..]); 8 + RATE_FIELDS], count: 0 };
-        for (place, field) in
-            all.fields.iter_mut().zip(own.into_iter().flatten().chain(cors).chain(limits))
-        {
-            *place = field;
-            all.count += 1;
-        }
-        all
+/// Fields that the router adds to an answer.
+pub(crate) fn own_fields<'a>(
+    reply: ReplyFields<'a>,
+    plan: &'a SendPlan,
+    found: Option<&PredictedHit>,
+    paired: Option<&'a PairDispatch<'_>>,
+    digits: &'a mut [u8; 10],
+) -> AddedFields<'a> {
+    let mut own = AddedFields::new();
+    own.push((header::WORKER, plan.shown_as.as_bytes()));
+    own.push((header::REQUEST_ID, reply.buffers.request_id()));
+    if let Some(tokens) = found.and_then(PredictedHit::tokens) {
+        own.push((header::OVERLAP_TOKENS, decimal(tokens, digits)));
     }
-
-    pub(crate) fn get(&self) -> &[(&'a str, &'a [u8])] {
-        self.fields.get(..self.count).unwrap_or_default()
+    if let Some(paired) = paired {
+        own.push((header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
     }
+    if let Some(cors) = reply.cors {
+        own.extend(cors.fields());
+    }
+    own.extend(reply.buffers.fields.limits.fields());
+    own
 }
 
 /// How to encode the answer in `answer_head` for the client.
