@@ -117,7 +117,7 @@ async fn relay_on(
     request: &mut Request<'_>,
     stream: &mut ResumableStream,
     UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
-    AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
+    AttemptAccount { going, lease, pulse, predicted, .. }: AttemptAccount<'_>,
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
     let Dispatch { plan, endpoint, facts, .. } = going;
@@ -170,7 +170,7 @@ async fn relay_on(
     *cost = passed.usage.into_scan();
     let relayed = relayed?;
     let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, &mut lease, head.status, is_answer);
+    blame::judge_end(shard, lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         prediction::account_answer(env, plan.rank, reported, cached, predicted.as_deref());

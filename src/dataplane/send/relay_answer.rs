@@ -37,7 +37,7 @@ use forebay_router::request::{AnswerMeaning, Judgement};
 
 /// Connection of an answer whose head is read.
 pub(crate) struct UpstreamAnswer {
-    pub(crate) upstream: Upstream,
+    pub(crate) upstream: Box<Upstream>,
     /// The worker has received the whole request.
     pub(crate) sent: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) struct UpstreamAnswer {
 /// State accounted while the answer is relayed.
 pub(crate) struct AttemptAccount<'a> {
     pub(crate) going: Dispatch<'a>,
-    pub(crate) lease: Lease,
+    pub(crate) lease: &'a mut Lease,
     /// Pulse watch of the rank; `None` for pairs and for endpoints without inference.
     pub(crate) pulse: Option<&'a PulseWatch<'a>>,
     pub(crate) predicted: Option<Box<PredictedHit>>,
@@ -125,7 +125,7 @@ pub(crate) async fn answer(
         debug_assert!(false, "no worker answers");
         return Err(RelayError::BodyInvalid);
     };
-    let AttemptAccount { going, mut lease, pulse, predicted, paired } = accounted;
+    let AttemptAccount { going, lease, pulse, predicted, paired } = accounted;
     let Dispatch { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
     let found = predicted.as_deref().or_else(|| paired?.predicted.as_deref());
@@ -164,7 +164,7 @@ pub(crate) async fn answer(
     });
     let relayed = relayed?;
     let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, &mut lease, head.status, is_answer);
+    blame::judge_end(shard, lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {

@@ -32,7 +32,7 @@ pub(crate) async fn run(
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, workers, .. } = sending;
     let UpstreamAnswer { mut upstream, .. } = answering;
-    let AttemptAccount { going, mut lease, .. } = accounted;
+    let AttemptAccount { going, lease, .. } = accounted;
     let plan = going.plan;
     // A WebSocket has no prompt that other requests wait for.
     lease.end_prefill();
