@@ -24,7 +24,7 @@ const FLEET_FIELDS: [&str; 7] = [
 
 /// Kind of a field with that name, `Connection` itself aside.
 pub(super) fn classify(name: &[u8]) -> FieldKind {
-    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+    let is = |known: &str| is_named(name, known);
     match name.len() {
         2 if is("te") => FieldKind::HopByHop,
         3 if is(header::VIA) => FieldKind::Via,
@@ -54,6 +54,16 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         }
         _ => FieldKind::Other,
     }
+}
+
+/// True if a token is that name, in any case. The name has letters, digits, hyphens and
+/// underscores: among bytes of tokens, only two cases of a letter differ by the bit of the case.
+#[inline]
+fn is_named(token: &[u8], name: &str) -> bool {
+    const CASE: u8 = 0x20;
+    // No early end: the comparison compiles to words.
+    let differ = |differs: u8, (byte, known): (&u8, &u8)| differs | (byte | CASE) ^ (known | CASE);
+    token.len() == name.len() && token.iter().zip(name.as_bytes()).fold(0, differ) == 0
 }
 
 /// The message's framing fields.
@@ -192,4 +202,27 @@ pub(super) fn expects_continue(
 pub(super) fn is_event_stream(value: &[u8]) -> bool {
     let media_type = value.split(|byte| *byte == b';').next().unwrap_or(&[]);
     trim_blanks(media_type).eq_ignore_ascii_case(b"text/event-stream")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FLEET_FIELDS, is_named};
+    use crate::chars::is_token;
+
+    /// Each name with each byte of a token in each place: no byte but another case is taken for it.
+    #[test]
+    fn names_are_the_same_in_any_case_only() {
+        let names = ["host", "te", "content-length", "content_length", "http2-settings"];
+        for name in names.into_iter().chain(FLEET_FIELDS) {
+            for place in 0..name.len() {
+                for byte in (0..=u8::MAX).filter(|byte| is_token(*byte)) {
+                    let mut token = name.as_bytes().to_vec();
+                    token[place] = byte;
+                    let expected = token.eq_ignore_ascii_case(name.as_bytes());
+                    assert_eq!(is_named(&token, name), expected, "{byte:#x} at {place} of {name}");
+                }
+            }
+            assert!(!is_named(&name.as_bytes()[1..], name), "{name} without its first byte");
+        }
+    }
 }

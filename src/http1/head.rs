@@ -49,14 +49,9 @@ impl Version {
     /// already be there. `None`: more bytes are needed.
     pub(super) fn read(rest: &[u8]) -> Result<Option<(Self, usize)>, HeadError> {
         const NAME: &[u8] = b"HTTP/";
-        for (index, wanted) in NAME.iter().enumerate() {
-            match rest.get(index) {
-                None => return Ok(None),
-                Some(byte) if byte == wanted => {}
-                Some(_) => return Err(HeadError::Protocol),
-            }
-        }
-        let digits = rest.get(NAME.len()..).unwrap_or(&[]);
+        let Some(digits) = rest.strip_prefix(NAME) else {
+            return if NAME.starts_with(rest) { Ok(None) } else { Err(HeadError::Protocol) };
+        };
         let run = digits
             .iter()
             .position(|byte| !matches!(byte, b'0'..=b'9' | b'.'))

@@ -199,25 +199,33 @@ impl<'a> Cursor<'a> {
     }
 
     /// The string the cursor stands on.
+    #[inline]
     pub fn string(&mut self) -> Result<Text, JsonError> {
         self.expect(b'"')?;
         let start = self.at;
-        let mut escaped = false;
+        self.at = self.marks.next(self.text.as_bytes(), start);
+        let escaped = self.peek() != Some(b'"');
+        if escaped {
+            self.escapes()?;
+        }
+        let span = start..self.at;
+        self.at += 1;
+        Ok(Text { span, escaped })
+    }
+
+    /// Moves from the first escape of a string to the quote that ends the string.
+    #[inline(never)]
+    fn escapes(&mut self) -> Result<(), JsonError> {
         loop {
-            self.at = self.marks.next(self.text.as_bytes(), self.at);
             match self.peek() {
-                Some(b'"') => {
-                    let span = start..self.at;
-                    self.at += 1;
-                    return Ok(Text { span, escaped });
-                }
+                Some(b'"') => return Ok(()),
                 Some(b'\\') => {
-                    escaped = true;
                     self.step()?;
                     self.escape()?;
                 }
                 _ => return self.syntax(),
             }
+            self.at = self.marks.next(self.text.as_bytes(), self.at);
         }
     }
 

@@ -28,18 +28,34 @@ impl Marks {
     /// The first mark of `text` at or after `at`; the end of the text without a mark.
     #[inline]
     pub fn next(&mut self, text: &[u8], at: usize) -> usize {
+        let block = at / BLOCK_BYTES;
+        if block / BLOCKS == self.window {
+            let word = self.words.get(block % BLOCKS).copied().unwrap_or(0);
+            let marks = word & u64::MAX << (at % BLOCK_BYTES);
+            if marks != 0 {
+                return block * BLOCK_BYTES + marks.trailing_zeros() as usize;
+            }
+        }
+        self.search(text, at)
+    }
+
+    /// [`Self::next`] through further blocks.
+    #[inline(never)]
+    fn search(&mut self, text: &[u8], at: usize) -> usize {
         let mut block = at / BLOCK_BYTES;
         let mut mask = u64::MAX << (at % BLOCK_BYTES);
         while block * BLOCK_BYTES < text.len() {
             if block / BLOCKS != self.window {
                 self.read(text, block / BLOCKS);
             }
-            let marks = self.words.get(block % BLOCKS).copied().unwrap_or(0) & mask;
-            if marks != 0 {
-                return block * BLOCK_BYTES + marks.trailing_zeros() as usize;
+            for word in self.words.get(block % BLOCKS..).unwrap_or_default() {
+                let marks = word & mask;
+                if marks != 0 {
+                    return block * BLOCK_BYTES + marks.trailing_zeros() as usize;
+                }
+                block += 1;
+                mask = u64::MAX;
             }
-            block += 1;
-            mask = u64::MAX;
         }
         text.len()
     }
@@ -51,11 +67,14 @@ impl Marks {
         let (blocks, tail) = from.as_chunks::<BLOCK_BYTES>();
         let blocks = blocks.get(..BLOCKS).unwrap_or(blocks);
         find_marks(blocks, &mut self.words);
-        if let Some(word) = self.words.get_mut(blocks.len()) {
+        let mut rest = self.words.iter_mut().skip(blocks.len());
+        if let Some(word) = rest.next() {
             let mut block = [b' '; BLOCK_BYTES];
             block.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
             find_marks(&[block], std::slice::from_mut(word));
         }
+        // Past the end of the text are no marks of the window before.
+        rest.for_each(|word| *word = 0);
         self.window = window;
     }
 }
@@ -144,6 +163,7 @@ mod tests {
                 prop_assert_eq!(marks.next(&text, at), slow);
                 at = slow + 1;
             }
+            prop_assert_eq!(marks.next(&text, text.len()), text.len());
         }
 
         #[test]

@@ -3,6 +3,7 @@
 
 use forebay_fleet::tenant::RateStatus;
 use forebay_http1::{Digits, decimal, header};
+use forebay_identity::AnswerField;
 use std::time::Duration;
 
 /// Names of the fields: limit, remaining and reset, for requests, then for tokens.
@@ -48,15 +49,15 @@ impl RateFields {
         }
     }
 
-    /// Fields with their values. Fields without a value are not sent.
-    pub(crate) fn fields(&self) -> [(&'static str, &[u8]); RATE_FIELDS] {
+    /// Fields that have a value.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = AnswerField<'_>> {
+        // Most answers have none.
+        let names = if self.text.is_empty() { &[][..] } else { &NAMES };
         let mut start = 0;
-        let mut ends = self.ends.iter();
-        NAMES.map(|name| {
-            let end = ends.next().copied().unwrap_or(start);
+        names.iter().zip(self.ends).filter_map(move |(name, end)| {
             let value = self.text.get(start..end).unwrap_or_default();
             start = end;
-            if value.is_empty() { ("", value) } else { (name, value) }
+            (!value.is_empty()).then_some((*name, value))
         })
     }
 }
@@ -130,7 +131,7 @@ mod tests {
     fn only_present_limits_are_sent() {
         let mut fields = RateFields::default();
         let sent = |fields: &RateFields| -> Vec<(&'static str, String)> {
-            let sent = fields.fields().into_iter().filter(|(name, _)| !name.is_empty());
+            let sent = fields.fields();
             sent.map(|(name, value)| (name, String::from_utf8_lossy(value).into_owned())).collect()
         };
         assert_eq!(sent(&fields), []);

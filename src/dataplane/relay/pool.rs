@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The idle connections of a shard.
 #[derive(Debug)]
 pub struct UpstreamPool {
-    idle: AHashMap<UpstreamKey, Vec<Upstream>>,
+    #[expect(clippy::vec_box, reason = "a connection is not moved into and out of the pool")]
+    idle: AHashMap<UpstreamKey, Vec<Box<Upstream>>>,
     idle_max: Duration,
 }
 
@@ -35,10 +36,11 @@ impl UpstreamPool {
         key: UpstreamKey,
         now: NanosSinceStart,
         is_for_long: bool,
-    ) -> Option<Upstream> {
+    ) -> Option<Box<Upstream>> {
         let idle = self.idle.get_mut(&key)?;
-        let is_fit = |upstream: &Upstream| upstream.is_for_long || !is_for_long;
-        while let Some(last) = idle.iter().rposition(is_fit) {
+        while let Some(last) =
+            idle.iter().rposition(|upstream| upstream.is_for_long || !is_for_long)
+        {
             let mut upstream = idle.remove(last);
             if now < upstream.idle_since.plus(self.idle_max) && upstream.reader.is_quiet() {
                 return Some(upstream);
@@ -48,7 +50,7 @@ impl UpstreamPool {
     }
 
     /// Stores a connection behind a complete answer.
-    pub fn put(&mut self, mut upstream: Upstream, now: NanosSinceStart) {
+    pub fn put(&mut self, mut upstream: Box<Upstream>, now: NanosSinceStart) {
         let idle = self.idle.entry(upstream.key).or_default();
         // Starts the read that sees the worker close and that receives the next answer. Now no
         // request waits for the read; before the next request, that request would wait.

@@ -14,7 +14,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-/// A connection, idle or in use.
+/// A connection, idle or in use. Boxed: each request moves its connection several times, and
+/// futures hold it more than once.
 #[derive(Debug)]
 pub struct Upstream {
     /// Bytes received and not used yet.
@@ -40,7 +41,7 @@ impl Upstream {
         key: UpstreamKey,
         timeout: Duration,
         is_for_long: bool,
-    ) -> Result<Self, RelayError> {
+    ) -> Result<Box<Self>, RelayError> {
         let socket = match in_time(timeout, pin!(forebay_net::connect(key.address))).await {
             Some(Ok(socket)) => socket,
             Some(Err(error)) if is_out_of_sockets(&error) => return Err(RelayError::OutOfSockets),
@@ -49,7 +50,7 @@ impl Upstream {
         };
         set_options(&socket, is_for_long).map_err(|_| RelayError::ConnectFailed)?;
         let (reader, writer) = link(socket, None);
-        Ok(Self {
+        Ok(Box::new(Self {
             input: Vec::new(),
             answered_count: 0,
             key,
@@ -57,7 +58,7 @@ impl Upstream {
             writer,
             idle_since: NanosSinceStart(0),
             is_for_long,
-        })
+        }))
     }
 
     /// Both directions, for bytes that are no HTTP any more.

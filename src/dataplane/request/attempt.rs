@@ -127,7 +127,8 @@ pub(crate) async fn run(
     answer_began(shard, &mut exchange.request, going, &mut lease, is_resumable);
     let paired_with = paired.as_ref();
     let pulse = pulse.as_ref();
-    let accounted = AttemptAccount { going, lease, pulse, predicted, paired: paired_with };
+    let accounted =
+        AttemptAccount { going, lease: &mut lease, pulse, predicted, paired: paired_with };
     let relayed = match exchange.request.answer_head.status {
         // Boxed, because few connections become a tunnel: inline, every connection's future would
         // be as large.
@@ -140,6 +141,8 @@ pub(crate) async fn run(
         }
         _ => answer(shard, conn, &mut exchange.request, &mut Some(answering), accounted).await,
     };
+    // Before the rank is blamed: its load must not include this request.
+    drop(lease);
     match relayed {
         Ok(after) => {
             // The KV has arrived. The prefill answer still follows, but no task needs it. After a
@@ -331,7 +334,7 @@ async fn exchange_with(
             }
         };
         let is_prefilled = paired.as_ref().is_some_and(|paired| !paired.is_concurrent());
-        let sent = event::AttemptStart { rank: plan.rank, is_prefilled, now: env.now() };
+        let sent = event::AttemptStart { env, rank: plan.rank, is_prefilled };
         exchange.request.story.sent(&sent);
         let mut head = io.buffers.take();
         let limits = env.head_limits();

@@ -27,13 +27,13 @@ pub(super) fn account(
         choice_reason: None,
         overlap: OverlapFacts::default(),
         notes: None,
-        now: env.now(),
     };
     let mut predicted = None;
     if let Some(model) = fleet.models.get(facts.model.index()) {
         let endpoint = flow.endpoint();
         let asked = ModelRequest { fleet: &fleet, model_index: facts.model, model, endpoint };
-        let computing = ComputingRank::of(&workers.board, chosen, facts.arrived_at, event.now);
+        let now = env.turn_began_at();
+        let computing = ComputingRank::of(&workers.board, chosen, facts.arrived_at, now);
         predicted = prediction::account(env, routing, links, buffers, asked, computing);
         let session = facts.caller.session;
         event.choice_reason = Some(prediction::account_choice(env, routing, asked, session, rank));

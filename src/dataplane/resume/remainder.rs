@@ -16,7 +16,7 @@ use crate::relay::{
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
-    AnswerTally, AttemptAccount, BodyKind, OwnFields, ReplyFields, UpstreamAnswer, wanted,
+    AnswerTally, AttemptAccount, BodyKind, ReplyFields, UpstreamAnswer, own_fields, wanted,
 };
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -117,7 +117,7 @@ async fn relay_on(
     request: &mut Request<'_>,
     stream: &mut ResumableStream,
     UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
-    AttemptAccount { going, mut lease, pulse, predicted, .. }: AttemptAccount<'_>,
+    AttemptAccount { going, lease, pulse, predicted, .. }: AttemptAccount<'_>,
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, io, workers } = shard.sending();
     let Dispatch { plan, endpoint, facts, .. } = going;
@@ -129,7 +129,7 @@ async fn relay_on(
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
     let own =
-        OwnFields::of(ReplyFields { buffers, cors }, plan, predicted.as_deref(), None, &mut digits);
+        own_fields(ReplyFields { buffers, cors }, plan, predicted.as_deref(), None, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     // The cost spans all ranks that served the stream.
@@ -162,7 +162,7 @@ async fn relay_on(
         facts,
         rank: plan.rank,
         head,
-        times: passed.times(env.now()),
+        times: passed.times(),
         usage: AnswerUsage { by_ids: transcript.usage(), ..passed.usage(reported) },
         relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
         part: if is_rest { AnswerPart::Remainder } else { AnswerPart::Whole },
@@ -170,7 +170,7 @@ async fn relay_on(
     *cost = passed.usage.into_scan();
     let relayed = relayed?;
     let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, &mut lease, head.status, is_answer);
+    blame::judge_end(shard, lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         prediction::account_answer(env, plan.rank, reported, cached, predicted.as_deref());

@@ -1,5 +1,6 @@
 //! dispatch: encodes a request for a rank.
 
+use super::added_fields::AddedFields;
 use crate::exchange::Exchange;
 use crate::exchange::phase::Delivery;
 use crate::exchange::request::PRIORITY;
@@ -88,19 +89,14 @@ pub(crate) fn encode(
     let plain = is_plain.then_some(("accept-encoding", &b"identity"[..]));
     let number = exchange.request.priority_for(plan);
     let priority = number.as_ref().map(|number| (PRIORITY, number.as_bytes()));
-    // Few, because each field is compared with every field of the client.
-    let mut extra = [("", &b""[..]); 12];
-    let mut extra_count = 0;
-    let fields = [pin, plain, priority].into_iter().chain(exchange.request.forwarded());
-    let fields = fields
-        .chain(exchange.request.withheld())
-        .chain([exchange.request.claim()])
-        .chain(exchange.request.story.trace_fields());
-    let upgrade = (endpoint == Endpoint::WebSocket).then_some(UPGRADE).into_iter().flatten();
-    let fields = fields.flatten().chain(upgrade);
-    for (place, field) in extra.iter_mut().zip(fields) {
-        *place = field;
-        extra_count += 1;
+    let mut extra = AddedFields::new();
+    extra.extend([pin, plain, priority].into_iter().flatten());
+    extra.extend(exchange.request.forwarded().into_iter().flatten());
+    extra.extend(exchange.request.withheld().into_iter().flatten());
+    extra.extend(exchange.request.claim());
+    extra.extend(exchange.request.story.trace_fields().into_iter().flatten());
+    if endpoint == Endpoint::WebSocket {
+        extra.extend(UPGRADE);
     }
     let head = UpstreamHead {
         authority: &plan.authority,
@@ -114,7 +110,7 @@ pub(crate) fn encode(
             None => exchange.request.request_id(),
         },
         authorization: plan.authorization.as_deref(),
-        extra: extra.get(..extra_count).unwrap_or_default(),
+        extra: extra.get(),
     };
     encode_request(&exchange.request.head, &exchange.request.message, &head, out);
     out.extend_from_slice(&start);

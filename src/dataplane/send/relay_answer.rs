@@ -1,11 +1,11 @@
 //! relay, account: the answer of a rank, from its head to its end.
 
+use super::added_fields::AddedFields;
 use super::answer_meaning::meaning;
 use super::blame;
 use super::outbound::{Dispatch, decimal};
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
@@ -37,7 +37,7 @@ use forebay_router::request::{AnswerMeaning, Judgement};
 
 /// Connection of an answer whose head is read.
 pub(crate) struct UpstreamAnswer {
-    pub(crate) upstream: Upstream,
+    pub(crate) upstream: Box<Upstream>,
     /// The worker has received the whole request.
     pub(crate) sent: bool,
 }
@@ -45,7 +45,7 @@ pub(crate) struct UpstreamAnswer {
 /// State accounted while the answer is relayed.
 pub(crate) struct AttemptAccount<'a> {
     pub(crate) going: Dispatch<'a>,
-    pub(crate) lease: Lease,
+    pub(crate) lease: &'a mut Lease,
     /// Pulse watch of the rank; `None` for pairs and for endpoints without inference.
     pub(crate) pulse: Option<&'a PulseWatch<'a>>,
     pub(crate) predicted: Option<Box<PredictedHit>>,
@@ -125,13 +125,13 @@ pub(crate) async fn answer(
         debug_assert!(false, "no worker answers");
         return Err(RelayError::BodyInvalid);
     };
-    let AttemptAccount { going, mut lease, pulse, predicted, paired } = accounted;
+    let AttemptAccount { going, lease, pulse, predicted, paired } = accounted;
     let Dispatch { plan, endpoint, facts, .. } = going;
     let mut digits = [0; 10];
     let found = predicted.as_deref().or_else(|| paired?.predicted.as_deref());
     let Request { buffers, early, cors, story, .. } = request;
     let cors = cors.as_deref();
-    let own = OwnFields::of(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
+    let own = own_fields(ReplyFields { buffers, cors }, plan, found, paired, &mut digits);
     let wanted = wanted(env, buffers, early, endpoint, own.get());
     let mut passed = AnswerTally::new(workers, &buffers.answer_head, endpoint, pulse);
     let down = DownWatch::new(env, workers, plan.worker);
@@ -157,14 +157,14 @@ pub(crate) async fn answer(
         facts,
         rank: plan.rank,
         head,
-        times: passed.times(env.now()),
+        times: passed.times(),
         usage: passed.usage(reported),
         relayed: relayed.as_ref().map(|relayed| relayed.body_bytes).map_err(|error| *error),
         part: if paired.is_some() { AnswerPart::DecodeLeg } else { AnswerPart::Whole },
     });
     let relayed = relayed?;
     let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, &mut lease, head.status, is_answer);
+    blame::judge_end(shard, lease, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {
@@ -193,13 +193,6 @@ impl BodyKind {
     }
 }
 
-/// Fields that the router adds to an answer. Few, because each is compared with every field of the
-/// worker.
-pub(crate) struct OwnFields<'a> {
-    fields: [(&'a str, &'a [u8]); 8 + RATE_FIELDS],
-    count: usize,
-}
-
 /// Sources of fields in every answer.
 #[derive(Clone, Copy)]
 pub(crate) struct ReplyFields<'a> {
@@ -207,40 +200,28 @@ pub(crate) struct ReplyFields<'a> {
     pub(crate) cors: Option<&'a CorsFields>,
 }
 
-impl<'a> OwnFields<'a> {
-    pub(crate) fn of(
-        reply: ReplyFields<'a>,
-        plan: &'a SendPlan,
-        found: Option<&PredictedHit>,
-        paired: Option<&'a PairDispatch<'_>>,
-        digits: &'a mut [u8; 10],
-    ) -> Self {
-        let overlap = found.and_then(PredictedHit::tokens);
-        let overlap = overlap.map(|tokens| (header::OVERLAP_TOKENS, decimal(tokens, digits)));
-        let prefill =
-            paired.map(|paired| (header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
-        let own = [
-            Some((header::WORKER, plan.shown_as.as_bytes())),
-            Some((header::REQUEST_ID, reply.buffers.request_id())),
-            overlap,
-            prefill,
-        ];
-        let cors = reply.cors.map(CorsFields::fields).into_iter().flatten();
-        let limits = reply.buffers.fields.limits.fields().into_iter();
-        let limits = limits.filter(|(name, _)| !name.is_empty());
-        let mut all = Self { fields: [("", &b""[..]); 8 + RATE_FIELDS], count: 0 };
-        for (place, field) in
-            all.fields.iter_mut().zip(own.into_iter().flatten().chain(cors).chain(limits))
-        {
-            *place = field;
-            all.count += 1;
-        }
-        all
+/// Fields that the router adds to an answer.
+pub(crate) fn own_fields<'a>(
+    reply: ReplyFields<'a>,
+    plan: &'a SendPlan,
+    found: Option<&PredictedHit>,
+    paired: Option<&'a PairDispatch<'_>>,
+    digits: &'a mut [u8; 10],
+) -> AddedFields<'a> {
+    let mut own = AddedFields::new();
+    own.push((header::WORKER, plan.shown_as.as_bytes()));
+    own.push((header::REQUEST_ID, reply.buffers.request_id()));
+    if let Some(tokens) = found.and_then(PredictedHit::tokens) {
+        own.push((header::OVERLAP_TOKENS, decimal(tokens, digits)));
     }
-
-    pub(crate) fn get(&self) -> &[(&'a str, &'a [u8])] {
-        self.fields.get(..self.count).unwrap_or_default()
+    if let Some(paired) = paired {
+        own.push((header::PREFILL_WORKER, paired.plan.shown_as.as_bytes()));
     }
+    if let Some(cors) = reply.cors {
+        own.extend(cors.fields());
+    }
+    own.extend(reply.buffers.fields.limits.fields());
+    own
 }
 
 /// How to encode the answer in `answer_head` for the client.
@@ -302,8 +283,8 @@ impl<'a> AnswerTally<'a> {
         }
     }
 
-    pub(crate) fn times(&self, ended_at: NanosSinceStart) -> StreamTimes {
-        StreamTimes { first_at: self.first_at, last_at: self.last_at, ended_at }
+    pub(crate) fn times(&self) -> StreamTimes {
+        StreamTimes { first_at: self.first_at, last_at: self.last_at }
     }
 
     pub(crate) fn usage(&self, reported: Option<TokenUsage>) -> AnswerUsage<'_> {
@@ -358,7 +339,7 @@ async fn end_early(
         facts: going.facts,
         rank: going.plan.rank,
         head,
-        times: StreamTimes { first_at: None, ..passed.times(env.now()) },
+        times: StreamTimes { first_at: None, ..passed.times() },
         usage: passed.usage(None),
         relayed: Ok(u64::try_from(gathered.body.len()).unwrap_or(u64::MAX)),
         part: AnswerPart::DecodeLeg,

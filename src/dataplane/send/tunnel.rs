@@ -1,9 +1,9 @@
 //! relay, account: a WebSocket, from the worker's 101 to its end. An open WebSocket holds its lease
 //! and its place among the requests in flight.
 
+use super::added_fields::AddedFields;
 use super::relay_answer::{AttemptAccount, UpstreamAnswer};
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::rate_fields::RATE_FIELDS;
 use crate::exchange::request::Request;
 use crate::ingress::Conn;
 use crate::intake::websocket::UPGRADE;
@@ -21,8 +21,6 @@ use std::time::Duration;
 
 /// Status of the answer that opened the tunnel.
 const SWITCHED_STATUS: u16 = 101;
-/// Number of added fields besides the rate limit fields.
-const OWN_FIELDS: usize = 2 + UPGRADE.len() + 4;
 
 /// Sends the worker's 101 to the client, and relays bytes until either end closes.
 pub(crate) async fn run(
@@ -34,7 +32,7 @@ pub(crate) async fn run(
 ) -> Result<ConnectionReuse, RelayError> {
     let SendParts { env, workers, .. } = sending;
     let UpstreamAnswer { mut upstream, .. } = answering;
-    let AttemptAccount { going, mut lease, .. } = accounted;
+    let AttemptAccount { going, lease, .. } = accounted;
     let plan = going.plan;
     // A WebSocket has no prompt that other requests wait for.
     lease.end_prefill();
@@ -63,22 +61,17 @@ pub(crate) async fn run(
 }
 
 fn encode_head(request: &Request<'_>, plan: &SendPlan, input: &[u8], out: &mut Vec<u8>) {
-    let own =
-        [(header::WORKER, plan.shown_as.as_bytes()), (header::REQUEST_ID, request.request_id())];
-    let cors = request.cors_fields().into_iter().flatten();
-    let limits = request.fields.limits.fields().into_iter().filter(|(name, _)| !name.is_empty());
-    let fields = own.into_iter().chain(UPGRADE).chain(cors).chain(limits);
-    let mut extra = [("", &b""[..]); OWN_FIELDS + RATE_FIELDS];
-    let mut extra_count = 0;
-    for (place, field) in extra.iter_mut().zip(fields) {
-        *place = field;
-        extra_count += 1;
-    }
+    let mut extra = AddedFields::new();
+    extra.push((header::WORKER, plan.shown_as.as_bytes()));
+    extra.push((header::REQUEST_ID, request.request_id()));
+    extra.extend(UPGRADE);
+    extra.extend(request.cors_fields().into_iter().flatten());
+    extra.extend(request.fields.limits.fields());
     let head = DownstreamHead {
         framing: BodyFraming::None,
         keep_alive: true,
         client_version: request.head.version,
-        extra: extra.get(..extra_count).unwrap_or_default(),
+        extra: extra.get(),
     };
     encode_response(&request.answer_head, input, &head, out);
 }

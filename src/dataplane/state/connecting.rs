@@ -25,7 +25,7 @@ pub(crate) async fn connect(
     sending: SendParts<'_>,
     watch: &mut impl Watch,
     to: ConnectTarget,
-) -> Result<Upstream, RelayError> {
+) -> Result<Box<Upstream>, RelayError> {
     sending.env.count(Count::UpstreamConnects);
     while_wanted(watch, pin!(open(sending, to))).await
 }
@@ -34,7 +34,7 @@ pub(crate) async fn connect(
 pub(crate) async fn open(
     sending: SendParts<'_>,
     to: ConnectTarget,
-) -> Result<Upstream, RelayError> {
+) -> Result<Box<Upstream>, RelayError> {
     let env = sending.env;
     let start = env.now();
     let session = session(sending, to.worker)?;

@@ -100,7 +100,7 @@ impl Io {
     }
 
     /// Keeps a connection for the next request to the same worker.
-    pub(crate) fn keep(&self, env: &Env, upstream: Upstream) {
+    pub(crate) fn keep(&self, env: &Env, upstream: Box<Upstream>) {
         self.upstreams.borrow_mut().put(upstream, env.turn_began_at());
     }
 

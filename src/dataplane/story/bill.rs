@@ -143,12 +143,12 @@ impl Observer for Bill {
         };
         let prefill = event.chosen.prefill.as_ref();
         let lease = prefill.map_or(&event.chosen.lease, |prefill| &prefill.lease);
-        work.meter.begin(lease.prefill_expected_ns(event.now));
+        work.meter.begin(lease.prefill_expected_ns(event.shard.env.now()));
     }
 
-    fn sent(&mut self, event: &AttemptStart) {
+    fn sent(&mut self, event: &AttemptStart<'_>) {
         if let Some(work) = &mut self.counted {
-            work.meter.decodes(event.rank, event.now, event.is_prefilled);
+            work.meter.decodes(event.rank, event.env.now(), event.is_prefilled);
         }
     }
 
@@ -244,7 +244,8 @@ impl CountedWork {
     fn answered(&mut self, event: &AnswerEnd<'_>) {
         let AnswerEnd { sending, head, relayed, .. } = *event;
         let workers = sending.workers;
-        let StreamTimes { last_at, ended_at: until, .. } = event.times;
+        let StreamTimes { last_at, .. } = event.times;
+        let until = sending.env.now();
         let Some(scan) = event.usage.scan else {
             let is_failure = head.status >= 500 && !has_no_room(head.status);
             let share = if is_failure { LostWork::All } else { LostWork::Nothing };

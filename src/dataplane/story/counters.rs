@@ -32,7 +32,8 @@ impl Observer for RequestCounters {
         let env = &event.end.shard.env;
         // The duration of a tunnel is no answer time.
         if event.facts.answer.status != 101 {
-            env.time(Stage::Total, event.facts.times.started);
+            let total_ns = event.end.now.since(event.facts.times.started);
+            env.histograms.borrow_mut().record(Stage::Total, total_ns);
         }
         let result = match event.end.stop {
             Some(stop) if stop.is_by_client() => {

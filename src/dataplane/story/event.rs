@@ -2,6 +2,7 @@
 
 use super::facts::Facts;
 use crate::ingress::ConnectedClient;
+use crate::state::env::Env;
 use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
 use forebay_base::{NanosSinceStart, RankIndex, TenantIndex};
@@ -17,7 +18,8 @@ use forebay_router::request::Stop;
 use forebay_select::{ChoiceReason, MatchRequest, Prompt};
 use std::net::IpAddr;
 
-/// Observer of a request. Unused events keep the empty default.
+/// Observer of a request. Unused events keep the empty default. Times that few observers need are
+/// not in the events: an observer reads the clock of its shard.
 pub(crate) trait Observer {
     /// Once, for each request with a readable head. The bytes of the head are here, and gone at the
     /// end: copy what a record needs.
@@ -27,7 +29,7 @@ pub(crate) trait Observer {
     /// Before each attempt, with its ranks.
     fn chosen(&mut self, _: &RankChoice<'_>) {}
     /// Each time that head and body leave, also again on a fresh connection.
-    fn sent(&mut self, _: &AttemptStart) {}
+    fn sent(&mut self, _: &AttemptStart<'_>) {}
     /// After an attempt that failed before its answer began, and where a stream breaks off.
     fn failed(&mut self, _: &AttemptFailure) {}
     /// After an attempt that has no answer for the client.
@@ -67,7 +69,6 @@ pub(crate) struct RankChoice<'a> {
     pub(crate) overlap: OverlapFacts,
     /// If a recorder is attached: the sink of notes, and the matched prompt.
     pub(crate) notes: Option<(&'a NoteSink, MatchRequest<'a>, &'a Prompt)>,
-    pub(crate) now: NanosSinceStart,
 }
 
 /// Overlap of a prompt with the rank that computes it.
@@ -79,11 +80,11 @@ pub(crate) struct OverlapFacts {
 }
 
 /// The request is sent to the answering rank.
-pub(crate) struct AttemptStart {
+pub(crate) struct AttemptStart<'a> {
+    pub(crate) env: &'a Env,
     pub(crate) rank: RankIndex,
     /// Another rank has computed the prompt.
     pub(crate) is_prefilled: bool,
-    pub(crate) now: NanosSinceStart,
 }
 
 /// An attempt ends before its answer began.
@@ -132,7 +133,6 @@ pub(crate) struct StreamTimes {
     pub(crate) first_at: Option<NanosSinceStart>,
     /// Last event that may carry a token, where tokens are counted.
     pub(crate) last_at: Option<NanosSinceStart>,
-    pub(crate) ended_at: NanosSinceStart,
 }
 
 /// Usage of an answer.

@@ -51,7 +51,7 @@ macro_rules! observers {
                 $(self.$name.chosen(event);)*
             }
 
-            fn sent(&mut self, event: &AttemptStart) {
+            fn sent(&mut self, event: &AttemptStart<'_>) {
                 $(self.$name.sent(event);)*
             }
 
@@ -131,7 +131,7 @@ impl Story {
     }
 
     /// The request is sent to the answering rank.
-    pub(crate) fn sent(&mut self, event: &AttemptStart) {
+    pub(crate) fn sent(&mut self, event: &AttemptStart<'_>) {
         self.observers.sent(event);
     }
 

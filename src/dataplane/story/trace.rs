@@ -62,9 +62,9 @@ impl Observer for TraceObserver {
         }
     }
 
-    fn sent(&mut self, event: &AttemptStart) {
+    fn sent(&mut self, event: &AttemptStart<'_>) {
         if let Some(open) = &mut self.0 {
-            open.leaves(event.rank, event.now);
+            open.leaves(event.rank, event.env.now());
         }
     }
 

@@ -293,6 +293,7 @@ impl Prompt {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PromptOverlaps;
     use forebay_base::PoolIndex;
     use forebay_fleet::worker::{EngineTexts, FleetSnapshot, Model, ModelKind, test_support};
     use forebay_index::{KeySeed, ModelRoots};
@@ -343,6 +344,36 @@ mod tests {
             assert_eq!(prompt.is_rendered(), wanted.is_some());
             assert!(written.is_ok() || written == Err(Unrenderable::EnginesDiffer));
             assert!(!prompt.text().is_empty(), "a canonical text");
+        }
+    }
+
+    /// The names of a long prompt are hashed over its whole text.
+    #[test]
+    fn prefixes_have_names_where_a_rank_has_a_limit_of_kv_tokens() {
+        let content = "a".repeat(600);
+        let body =
+            format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{content}"}}]}}"#);
+        let body = body.as_bytes();
+        let mut request = ApiRequest::default();
+        scan(body, Endpoint::ChatCompletions, &mut request).unwrap();
+        let request = &request;
+        let (index, _) = forebay_index::index(1, KeySeed(1), 1 << 20);
+        let model = &test_support::model("m", &[0, 1]);
+        for kv_tokens_max in [0, 1_000] {
+            let mut limited = test_support::rank(0);
+            limited.room.kv_tokens_max = kv_tokens_max;
+            let fleet = &FleetSnapshot {
+                workers: vec![test_support::worker()],
+                ranks: vec![test_support::rank(0), limited],
+                ..FleetSnapshot::default()
+            };
+            let thread = RenderThread::Shard;
+            let ask = MatchRequest { index: &index, fleet, model, request, body, thread };
+            let mut prompt = Prompt::default();
+            prompt.begin(Vec::new());
+            assert_eq!(prompt.write_text(&ask), None);
+            PromptOverlaps::new(2).walk(&ask, &mut prompt, &model.ranks, 4.0);
+            assert_eq!(prompt.marks().names().is_empty(), kv_tokens_max == 0, "{kv_tokens_max}");
         }
     }
 

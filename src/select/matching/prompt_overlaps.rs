@@ -167,7 +167,8 @@ impl PromptOverlaps {
         if self.prompt_bytes == 0 {
             return;
         }
-        if ask.fleet.config.flow.queue.kv_use_percent > 0 {
+        // A rank without a limit of KV tokens pins no prefix.
+        if ranks.iter().any(|&rank| ask.fleet.room(rank).kv_tokens_max > 0) {
             prompt.chunks.marks =
                 PrefixMarks::of(ask.guess_root(GuessKind::Speculative), prompt.text());
         }
