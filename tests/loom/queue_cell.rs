@@ -4,9 +4,9 @@ use forebay_board::{QueueCell, QueueDemand, QueueLimits};
 use forebay_ring::sync::{Arc, AtomicU32, Ordering};
 use loom::thread;
 
-/// A request without a place joins the queue while the only place is given back. Either the owner of
-/// the queue, which looks once after the message, finds the place, or the lease that gave it back
-/// sees the waiter and wakes the owner.
+/// A request without a place joins the queue while the only place is given back. Either the owner
+/// of the queue, which looks once after the message, finds the place, or the lease that gave it
+/// back sees the waiter and wakes the owner.
 #[test]
 fn nobody_waits_beside_a_free_place() {
     loom::model(|| {
