@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Keys that something reads in every configuration, or that are an error without an effect.
 const ALWAYS_USED: &str = "
-    listen listen_shared admin admin_hosts admin_token_file admin_read_token_file
+    listen listen_shared retry.mid_stream admin admin_hosts admin_token_file admin_read_token_file
     admin_on_client_port api_keys cores model_dir workers_state policy rank_concurrency_max
     rejection_window
     client.trusted client.proxy_protocol client.forwarded cors.origins jwt.jwks
@@ -47,12 +47,8 @@ fn each_key_is_of_the_table_or_always_used() {
 /// Lines with which keys are unused, and lines with which they are used. A line of a worker
 /// begins with `+`.
 const CASES: &[(&str, &str, &str)] = &[
-    (
-        "retry.after_send retry.mid_stream retry.budget_percent",
-        "retry.attempts_max = 1",
-        "retry.attempts_max = 2",
-    ),
-    ("retry.after_send retry.mid_stream", "retry.budget_percent = 0", ""),
+    ("retry.after_send retry.budget_percent", "retry.attempts_max = 1", "retry.attempts_max = 2"),
+    ("retry.after_send", "retry.budget_percent = 0", ""),
     ("timeouts.handshake", "", "listener = [{ address = \"127.0.0.1:1\", tls = true }]"),
     ("tls.client_ca", "", "tls.client_auth = \"required\""),
     (

@@ -33,12 +33,12 @@ fn if_so(holds: bool, why: &str) -> Option<String> {
 pub(crate) const UNUSED: &[UnusedKeys] = &[
     // Requests.
     UnusedKeys {
-        keys: &["retry.after_send", "retry.mid_stream", "retry.budget_percent"],
+        keys: &["retry.after_send", "retry.budget_percent"],
         why: |config, _| if_so(config.retry.attempts_max == 1, "`retry.attempts_max` is 1"),
         help: "raise `retry.attempts_max`, or remove the key",
     },
     UnusedKeys {
-        keys: &["retry.after_send", "retry.mid_stream"],
+        keys: &["retry.after_send"],
         why: |Config { retry, .. }, _| {
             let has_none = retry.budget_percent == 0 && retry.attempts_max > 1;
             if_so(has_none, "`retry.budget_percent` is 0")
@@ -128,10 +128,13 @@ pub(crate) const UNUSED: &[UnusedKeys] = &[
             match config.kv.pool_credit_percent {
                 _ if !config.policy.uses_overlap() => None,
                 0 => Some("`kv.pool_credit_percent` is 0".to_owned()),
-                _ => if_so(is_openai, "an `openai` worker has no KV events"),
+                _ => {
+                    let has_none = is_openai && worker.kv_events.is_empty();
+                    if_so(has_none, "an `openai` worker without `kv_events` has no KV events")
+                }
             }
         },
-        help: "give the pool a credit and the KV events of vLLM or SGLang, or remove the key",
+        help: "set `kv.pool_credit_percent` above 0 and `kv_events`, or remove the key",
     },
     UnusedKeys {
         keys: &["approximate.rank_bytes_max"],
@@ -297,12 +300,12 @@ pub(crate) const UNUSED: &[UnusedKeys] = &[
             let jwks = config.jwt.jwks.as_deref().unwrap_or_default();
             if_so(!may_use_tls(config) && !jwks.starts_with("https://"), NO_HTTPS)
         },
-        help: "write https:// in `url` of the workers, or remove the key",
+        help: "write https:// in `url` of the workers; for workers of the admin API alone, keep it",
     },
     UnusedKeys {
         keys: &["upstream_tls.cert", "upstream_tls.key"],
         why: |config, _| if_so(!may_use_tls(config), NO_HTTPS),
-        help: "write https:// in `url` of the workers, or remove the key",
+        help: "write https:// in `url` of the workers; for workers of the admin API alone, keep it",
     },
     // Keys of a single worker.
     UnusedKeys {

@@ -150,27 +150,47 @@ impl Fleet {
         named
     }
 
-    /// Ranks of the workers that requests use, each with a rank of another worker of the same
-    /// engine that still has requests: the engine counts both.
+    /// Ranks, each with a rank of another worker of the same engine that has requests: the engine
+    /// counts both. Of two such workers, at least one leaves or has lost the engine, so that only a
+    /// few workers are compared with all.
     pub(crate) fn busy_twins(
         &self,
         in_flight: impl Fn(RankIndex) -> u32,
     ) -> Vec<(RankIndex, RankIndex)> {
-        let ranks = self.ranks.iter().enumerate();
-        let busy = ranks.filter_map(|(place, rank)| {
-            let index = RankIndex::try_from_index(place)?;
-            let worker = self.workers.get(rank.worker.index())?;
-            let is_left = !worker.engine.is_used && in_flight(index) > 0;
-            is_left.then_some((index, worker, rank.number))
-        });
-        let twin = |(left, worker, number): (RankIndex, &KnownWorker, u32)| {
-            let is_twin = |other: &KnownWorker| {
-                other.engine.is_used && other.likeness(worker) == EngineLikeness::One
-            };
-            let used = WorkerIndex::try_from_index(self.workers.iter().position(is_twin)?)?;
-            Some((self.rank_index(used, number)?, left))
-        };
-        busy.filter_map(twin).collect()
+        let mut twins = Vec::new();
+        for (place, rank) in self.ranks.iter().enumerate() {
+            let Some(index) = RankIndex::try_from_index(place) else { continue };
+            let Some(worker) = self.workers.get(rank.worker.index()) else { continue };
+            let is_busy = in_flight(index) > 0;
+            let is_leaving = matches!(worker.order, OperatorOrder::Leave(..));
+            if worker.engine.is_used || !is_busy && !is_leaving {
+                continue;
+            }
+            for (other, twin) in self.twins(rank.worker, rank.number) {
+                if is_busy {
+                    twins.push((twin, index));
+                }
+                if other.engine.is_used && in_flight(twin) > 0 {
+                    twins.push((index, twin));
+                }
+            }
+        }
+        twins
+    }
+
+    /// Other workers of the worker's engine, each with its rank of that number.
+    fn twins(
+        &self,
+        of: WorkerIndex,
+        number: u32,
+    ) -> impl Iterator<Item = (&KnownWorker, RankIndex)> {
+        let worker = self.workers.get(of.index());
+        let others = self.workers.iter().enumerate().filter(move |(place, _)| *place != of.index());
+        others.filter_map(move |(place, other)| {
+            let is_twin = other.likeness(worker?) == EngineLikeness::One;
+            let index = WorkerIndex::try_from_index(place).filter(|_| is_twin)?;
+            Some((other, self.rank_index(index, number)?))
+        })
     }
 
     /// The present worker of the engine at `place`, as far as known without a lookup.

@@ -70,10 +70,30 @@ fn requests_of_a_worker_that_leaves_count_for_its_twin() {
     assert_eq!(used(&mut fleet), [false, true]);
     assert_eq!(fleet.busy_twins(busy), [(RankIndex(1), RankIndex(0))]);
     assert_eq!(fleet.busy_twins(|_| 0), []);
+    // Requests that wait for the leaving worker are still served there.
+    let both = [(RankIndex(1), RankIndex(0)), (RankIndex(0), RankIndex(1))];
+    assert_eq!(fleet.busy_twins(|_| 1), both);
     // Late streams outlive the worker.
     fleet.remove(WorkerIndex(0));
     assert_eq!(used(&mut fleet), [false, true]);
     assert_eq!(fleet.busy_twins(busy), [(RankIndex(1), RankIndex(0))]);
+}
+
+/// The second name left while the first still had requests: the queue was sent to a worker that
+/// was gone, beside them.
+#[test]
+fn workers_of_one_engine_that_both_leave_count_for_each_other() {
+    let mut fleet =
+        Fleet::new(&Arc::new(config(&["http://localhost:9", "http://127.0.0.1:9"])), SEED);
+    answers(&mut fleet, 0, ADDRESS);
+    answers(&mut fleet, 1, ADDRESS);
+    assert!(fleet.leave(WorkerIndex(0), NanosSinceStart(1)));
+    assert!(fleet.leave(WorkerIndex(1), NanosSinceStart(1)));
+    assert_eq!(used(&mut fleet), [false, false]);
+    let both = [(RankIndex(1), RankIndex(0)), (RankIndex(0), RankIndex(1))];
+    assert_eq!(fleet.busy_twins(|_| 1), both);
+    let first = |rank: RankIndex| u32::from(rank == RankIndex(0));
+    assert_eq!(fleet.busy_twins(first), [(RankIndex(1), RankIndex(0))]);
 }
 
 #[test]
