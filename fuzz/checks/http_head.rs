@@ -180,8 +180,8 @@ fn response(data: &[u8], method: Method) {
         if !head.is_interim() {
             assert_eq!(again.keep_alive, keep_alive && framing != BodyFraming::UntilClose);
             assert_eq!(
-                again.event_stream,
-                head.event_stream && again.value_of(FieldKind::ContentType, &out).is_some()
+                again.is_event_stream(),
+                head.is_event_stream() && again.value_of(FieldKind::ContentType, &out).is_some()
             );
         }
     }

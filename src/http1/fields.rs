@@ -2,7 +2,7 @@
 
 use super::chars::trim_blanks;
 use super::error::HeadError;
-use super::head::{Field, FieldKind, Version, bytes_of};
+use super::head::{Field, FieldKind, MediaType, Version, bytes_of};
 use super::header;
 
 /// Connection options read in a head; each costs a comparison with every field.
@@ -198,10 +198,15 @@ pub(super) fn expects_continue(
     Ok(expects)
 }
 
-/// True when the media type of a `Content-Type` value is `text/event-stream`.
-pub(super) fn is_event_stream(value: &[u8]) -> bool {
-    let media_type = value.split(|byte| *byte == b';').next().unwrap_or(&[]);
-    trim_blanks(media_type).eq_ignore_ascii_case(b"text/event-stream")
+/// The media type of a `Content-Type` value.
+pub(super) fn media_type(value: &[u8]) -> MediaType {
+    let media = trim_blanks(value.split(|byte| *byte == b';').next().unwrap_or(&[]));
+    match () {
+        () if media.eq_ignore_ascii_case(b"application/json") => MediaType::Json,
+        () if media.eq_ignore_ascii_case(b"text/event-stream") => MediaType::EventStream,
+        () if media.eq_ignore_ascii_case(b"application/octet-stream") => MediaType::Bytes,
+        () => MediaType::Other,
+    }
 }
 
 #[cfg(test)]

@@ -250,11 +250,30 @@ pub struct ResponseHead {
     pub keep_alive: bool,
     /// Length of the head; the body starts here.
     pub head_bytes: usize,
-    /// Content type is `text/event-stream`.
-    pub event_stream: bool,
+    /// Media type of the body, from `Content-Type`.
+    pub media: MediaType,
+}
+
+/// Media types that answers of engines have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MediaType {
+    /// The head has no `Content-Type`.
+    #[default]
+    Unstated,
+    Json,
+    EventStream,
+    /// Octets without a form: `application/octet-stream`.
+    Bytes,
+    Other,
 }
 
 impl ResponseHead {
+    /// True for a stream of server-sent events.
+    #[must_use]
+    pub fn is_event_stream(&self) -> bool {
+        self.media == MediaType::EventStream
+    }
+
     /// True for 1xx: another head follows.
     #[must_use]
     pub fn is_interim(&self) -> bool {

@@ -38,8 +38,8 @@ pub use encode::{
 };
 pub use error::HeadError;
 pub use head::{
-    BodyFraming, Field, FieldKind, HeadLimits, Method, Progress, RequestHead, ResponseHead, Span,
-    Version, bytes_of,
+    BodyFraming, Field, FieldKind, HeadLimits, MediaType, Method, Progress, RequestHead,
+    ResponseHead, Span, Version, bytes_of,
 };
 pub use own::{CONTINUE, LAST_CHUNK, OwnResponse, OwnStream, encode_own, encode_own_stream};
 pub use request::parse_request;

@@ -2,9 +2,9 @@
 
 use super::chars::value_run;
 use super::error::HeadError;
-use super::fields::{connection, framing, is_event_stream};
+use super::fields::{connection, framing, media_type};
 use super::head::{
-    BodyFraming, FieldKind, HeadLimits, Method, Progress, ResponseHead, Version, bytes_of, span,
+    BodyFraming, FieldKind, HeadLimits, Method, Progress, ResponseHead, Version, span,
 };
 use super::lines::{field_lines, line_end};
 
@@ -106,9 +106,7 @@ fn finish(
     };
     head.keep_alive =
         connection(&mut head.fields, window, head.version)? && head.body != BodyFraming::UntilClose;
-    head.event_stream = head.fields.iter().any(|field| {
-        field.kind == FieldKind::ContentType && is_event_stream(bytes_of(window, &field.value))
-    });
+    head.media = head.value_of(FieldKind::ContentType, window).map(media_type).unwrap_or_default();
     head.head_bytes = end;
     Ok(())
 }
@@ -116,7 +114,9 @@ fn finish(
 #[cfg(test)]
 mod tests {
     use super::parse_response;
-    use crate::{BodyFraming, HeadError, HeadLimits, Method, Progress, ResponseHead, Version};
+    use crate::{
+        BodyFraming, HeadError, HeadLimits, MediaType, Method, Progress, ResponseHead, Version,
+    };
 
     fn parsed(text: &str, method: Method) -> Result<ResponseHead, HeadError> {
         let mut head = ResponseHead::default();
@@ -190,14 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn event_streams_are_recognised() {
-        let streams = |kind: &str| {
-            parsed(&format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n"), Method::Post)
-                .unwrap()
-                .event_stream
+    fn media_types_are_recognised() {
+        let media = |fields: &str| {
+            parsed(&format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), Method::Post).unwrap().media
         };
-        assert!(streams("text/event-stream") && streams("Text/Event-Stream ; charset=utf-8"));
-        assert!(!streams("text/event-streams") && !streams("application/json"));
+        let named = |kind: &str| media(&format!("Content-Type: {kind}\r\n"));
+        assert_eq!(named("text/event-stream"), MediaType::EventStream);
+        assert_eq!(named("Text/Event-Stream ; charset=utf-8"), MediaType::EventStream);
+        assert_eq!(named("application/JSON; charset=utf-8"), MediaType::Json);
+        assert_eq!(named("application/octet-stream"), MediaType::Bytes);
+        for other in ["", "text/event-streams", "text/html", "application/json5"] {
+            assert_eq!(named(other), MediaType::Other, "{other}");
+        }
+        assert_eq!(media(""), MediaType::Unstated);
     }
 
     #[test]

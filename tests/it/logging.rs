@@ -223,6 +223,10 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
         if body.contains("lost") {
             return false;
         }
+        if body.contains("page") {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 3";
+            return write!(stream, "{head}\r\n\r\n<p>").is_ok();
+        }
         let is_cut = body.contains("cut");
         let sent = if is_cut { &whole[..9] } else { &whole };
         let length = whole.len();
@@ -235,12 +239,12 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
         worker.url()
     ));
     until("it is ready", || get(router.admin, "/readyz").status == 200);
-    for prompt in ["whole", "cut", "lost"] {
+    for prompt in ["whole", "cut", "lost", "page"] {
         let mut client = Client::connect(router.listen);
         let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
         client.send(&post("/v1/completions?key=secret", body.as_bytes()));
         match prompt {
-            "whole" => assert_eq!(client.reply().status, 200),
+            "whole" | "page" => assert_eq!(client.reply().status, 200),
             "lost" => assert_eq!(client.reply().status, 502),
             _ => drop(client.bytes(1 << 16)),
         }
@@ -253,9 +257,9 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
             })
             .collect()
     };
-    until("all are in the log", || of(&router.log()).len() == 3);
+    until("all are in the log", || of(&router.log()).len() == 4);
     let log = router.log();
-    let [whole, cut, lost] = &of(&log)[..] else { panic!("{log}") };
+    let [whole, cut, lost, page] = &of(&log)[..] else { panic!("{log}") };
     assert_eq!((&whole["outcome"], &whole["method"]), (&"answered".into(), &"POST".into()));
     assert_eq!(whole["because"], "only_candidate");
     let tokens = ["prompt_tokens", "cached_tokens", "output_tokens"].map(|name| &whole[name]);
@@ -269,6 +273,7 @@ fn a_record_has_choice_times_and_tokens_and_a_cut_has_a_cause() {
     assert_eq!(lost["level"], "WARN", "{log}");
     let name = worker.address.to_string();
     assert!(lost["cause"].as_str().unwrap().contains(&name), "{log}");
+    assert!(page["cause"].as_str().unwrap().contains("content type"), "{log}");
     assert!(!log.contains("secret"), "{log}");
 }
 

@@ -1,7 +1,7 @@
 //! Whose fault a failure is: ranks that fail what others serve are avoided and named, requests that
 //! fail everywhere cost nobody anything.
 
-use crate::rig::{ASK, Client, Worker, admin, config, post, router, until};
+use crate::rig::{ASK, Client, Seen, Worker, admin, config, post, router, until};
 use forebay::config::{Config, EngineKind};
 use forebay::server::ServerHandle;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"id\":1}";
 
 /// Answers each request with `status`, except requests for 200: these after `wait`.
 fn worker(status: Arc<AtomicUsize>, wait: Duration) -> Worker {
@@ -65,12 +65,12 @@ fn status_of(handle: &ServerHandle, request: &[u8]) -> u16 {
 
 /// Statuses of requests in an open loop. A busy machine makes no burst of it: eight are in flight
 /// at most.
-fn open_loop(handle: &ServerHandle, count: usize, gap: Duration) -> Vec<u16> {
+fn open_loop(handle: &ServerHandle, ask: &[u8], count: usize, gap: Duration) -> Vec<u16> {
     let statuses = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for sent in 0..count {
             scope.spawn(|| {
-                let status = status_of(handle, &post("/v1/completions", ASK));
+                let status = status_of(handle, &post("/v1/completions", ask));
                 statuses.lock().unwrap().push(status);
             });
             std::thread::sleep(gap);
@@ -87,9 +87,44 @@ fn a_worker_that_fails_fast_is_avoided() {
         let bad = of_status(status, 0);
         let good = of_status(200, 60);
         let handle = ready(watching(&[&bad, &good]));
-        let statuses = open_loop(&handle, 100, Duration::from_millis(20));
+        let statuses = open_loop(&handle, ASK, 100, Duration::from_millis(20));
         let failed = statuses.iter().filter(|status| **status != 200).count();
         assert!(failed <= 10, "{status}: {failed} of 100 failed");
+    }
+}
+
+/// A worker with the right list of models that answers each request with 200 and `body`.
+fn rubbish(media: &'static str, body: &'static str) -> Worker {
+    Worker::start(move |seen, stream| {
+        let is_get = seen.head.starts_with("GET ");
+        let list = ("application/json", r#"{"data":[{"id":"m"}]}"#);
+        let (media, body) = if is_get { list } else { (media, body) };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {media}\r\n");
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).is_ok()
+    })
+}
+
+/// M1: a worker that answered fast with a page of HTML got 61 % of the requests.
+#[test]
+fn a_worker_that_answers_200_with_rubbish_is_avoided() {
+    const PLAIN: &[u8] = ASK;
+    const STREAM: &[u8] = br#"{"model":"m","prompt":"hi","stream":true}"#;
+    for (media, body, ask) in [
+        ("text/html", "<html>maintenance</html>", PLAIN),
+        ("text/html", "<html>maintenance</html>", STREAM),
+        ("application/json", r#"{"status":"maintenance"}"#, STREAM),
+        ("application/json", "{}", PLAIN),
+    ] {
+        let bad = rubbish(media, body);
+        let good = of_status(200, 60);
+        let handle = ready(watching(&[&bad, &good]));
+        let served = open_loop(&handle, ask, 100, Duration::from_millis(10));
+        assert_eq!(served, [200; 100]);
+        let is_post = |seen: &Seen| seen.head.starts_with("POST ");
+        let taken = bad.seen.try_iter().filter(is_post).count();
+        assert!((1..=15).contains(&taken), "{media} {body}: {taken} of 100 went there");
+        let fault = String::from_utf8(admin(&handle, "/workers").body).unwrap();
+        assert!(fault.contains("requests failed with status 200"), "{fault}");
     }
 }
 
@@ -110,7 +145,7 @@ fn requests_that_fail_everywhere_shut_nobody_out() {
                     }
                 });
             }
-            let statuses = open_loop(&handle, 100, Duration::from_millis(15));
+            let statuses = open_loop(&handle, ASK, 100, Duration::from_millis(15));
             is_over.store(true, Ordering::Relaxed);
             assert_eq!(statuses, [200; 100], "{count} workers");
         });

@@ -133,7 +133,8 @@ pub const fn failure_help(status: u16, has_key: bool, others_serve: bool) -> &'s
         300..=499 => "it refuses requests that others take: compare the flags of the workers",
         0 => "it does not answer: read its log",
         200..=299 => {
-            "its answers are empty or hold an error: send it a request by hand, and read its log"
+            "its answers are empty, hold an error or have a wrong content type: send it a request \
+             by hand, and read its log"
         }
         _ => "send it a request by hand, and read its log; drain it if it has to be restarted",
     }

@@ -238,10 +238,10 @@ pub(crate) async fn first(
         paired.is_refused = true;
         return Ok(());
     }
-    let is_enough = |body: &[u8]| !response.event_stream || has_begun(body);
+    let is_enough = |body: &[u8]| !response.is_event_stream() || has_begun(body);
     let mut watch = AttemptWatch { conn, leg: Some(&mut paired.leg), down };
     let body = first_bytes(&mut watch, upstream, response, is_enough).await?;
-    if !response.event_stream {
+    if !response.is_event_stream() {
         return Ok(());
     }
     // SGLang reports a failed KV transfer inside the stream.

@@ -64,7 +64,7 @@ impl OpenEventStream {
     /// Can this answer be the rest of the stream?
     pub fn goes_on_with(response: &ResponseHead) -> bool {
         // An empty body would end the stream without a last chunk, see `relay::pump`.
-        response.status == 200 && response.event_stream && response.content_length != Some(0)
+        response.status == 200 && response.is_event_stream() && response.content_length != Some(0)
     }
 
     /// Appends a comment: position in the queue, waiting time, or worker of the prefill.

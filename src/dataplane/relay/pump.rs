@@ -82,7 +82,7 @@ pub async fn relay(
     // An empty body would get no last chunk, since its end comes behind its data.
     // `OpenEventStream::goes_on_with` excludes a continued body of length 0.
     debug_assert!(!answer.head_sent || !body.is_done(), "a continued body without bytes");
-    let mut tail = (answer.head.event_stream && answer.is_open()).then(EventTail::default);
+    let mut tail = (answer.head.is_event_stream() && answer.is_open()).then(EventTail::default);
     let mut body_bytes = 0;
     let mut leftover = false;
     let mut turn = Turn::default();

@@ -119,8 +119,9 @@ pub(crate) async fn run(
             return Err(failed(shard, exchange, going, tried, error));
         }
     };
-    settle_trial(shard, exchange, before.and_then(|before| before.trial));
-    if let Some(paired) = &paired {
+    let is_served = meaning(&exchange.request, &plan, endpoint) == AnswerMeaning::Served;
+    settle_trial(shard, before.and_then(|before| before.trial), is_served);
+    if let Some(paired) = paired.as_ref().filter(|_| is_served) {
         blame::pair_works(shard, paired, plan.rank, facts.requester());
     }
     let is_resumable = remainder::answer_began(exchange, &plan, paired.is_some());
@@ -209,7 +210,7 @@ fn failed(
             None => blame::failed(shard, &mut lease, plan, paired.as_mut(), error),
         }
     }
-    let trial = match (error, meaning(&exchange.request, plan)) {
+    let trial = match (error, meaning(&exchange.request, plan, endpoint)) {
         (RelayError::TrialFailed, AnswerMeaning::Failed(scope, weight)) => {
             let failed =
                 Judgement::Failure { scope, weight, status: exchange.request.answer_head.status };
@@ -235,10 +236,8 @@ fn failed(
 }
 
 /// Settles the blame of a failed trial once another rank has answered its request.
-fn settle_trial(shard: &Shard, exchange: &Exchange<'_, Delivery>, trial: Option<Box<FailedTrial>>) {
-    if let Some(trial) = trial
-        && (200..300).contains(&exchange.request.answer_head.status)
-    {
+fn settle_trial(shard: &Shard, trial: Option<Box<FailedTrial>>, is_served: bool) {
+    if let Some(trial) = trial.filter(|_| is_served) {
         blame::served_elsewhere(shard, &trial);
     }
 }
@@ -412,7 +411,7 @@ async fn first(
     }
     match paired {
         Some(paired) => begin::first(conn, down, head, upstream, paired).await,
-        None if head.event_stream => {
+        None if head.is_event_stream() => {
             let mut watch = AttemptWatch { conn, leg: None, down };
             first_bytes(&mut watch, upstream, head, |_| true).await.map(drop)
         }

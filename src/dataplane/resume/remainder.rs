@@ -13,10 +13,11 @@ use crate::overlap::prediction;
 use crate::relay::{
     EarlyPart, OpenEventStream, StreamShape, Transcript, encode_cut, relay_resumable,
 };
+use crate::send::answer_meaning::BodyKind;
 use crate::send::blame;
 use crate::send::outbound::Dispatch;
 use crate::send::relay_answer::{
-    AnswerTally, AttemptAccount, BodyKind, ReplyFields, UpstreamAnswer, own_fields, wanted,
+    AnswerTally, AttemptAccount, ReplyFields, UpstreamAnswer, own_fields, wanted,
 };
 use crate::state::down::DownWatch;
 use crate::state::env::Env;
@@ -84,7 +85,7 @@ fn is_readable(
     is_paired: bool,
 ) -> bool {
     let is_open = matches!(head.body, BodyFraming::Chunked | BodyFraming::UntilClose);
-    let is_stream = head.status == 200 && head.event_stream && is_open;
+    let is_stream = head.status == 200 && head.is_event_stream() && is_open;
     is_stream && !is_paired && resumable.shows_ids(plan)
 }
 
@@ -169,8 +170,8 @@ async fn relay_on(
     });
     *cost = passed.usage.into_scan();
     let relayed = relayed?;
-    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, lease, head.status, is_answer);
+    let is_answer = BodyKind::is_answer(body, endpoint);
+    blame::judge_end(shard, lease, &mut story.facts.answer, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     if !is_rest {
         prediction::account_answer(env, plan.rank, reported, cached, predicted.as_deref());

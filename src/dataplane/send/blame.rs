@@ -4,6 +4,7 @@
 use super::outbound::Dispatch;
 use crate::pair::begin::PairDispatch;
 use crate::state::shard::Shard;
+use crate::story::facts::{AnswerFacts, AnswerFault};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_board::account::{FailedTrial, Lease};
 use forebay_board::{BreakerRules, FailureScope, FailureWeight, RankFailure};
@@ -116,11 +117,23 @@ pub(crate) fn forgive(shard: &Shard, rank: RankIndex) {
     }
 }
 
-/// Judges the rank of an answer that was relayed to its end. `is_answer`: false for a body that is
-/// an error, or empty where tokens are expected.
-pub(crate) fn judge_end(shard: &Shard, lease: &mut Lease, status: u16, is_answer: bool) {
+/// Judges the rank of an answer that was relayed to its end, unless the head has shown a fault.
+/// `is_answer`: false for a body that is an error, or empty where tokens are expected.
+pub(crate) fn judge_end(
+    shard: &Shard,
+    lease: &mut Lease,
+    answer: &mut AnswerFacts,
+    status: u16,
+    is_answer: bool,
+) {
+    if answer.fault.is_some() {
+        return;
+    }
     match failed_at_end(status, is_answer) {
-        Some(judgement) => mark_failed(shard, lease, judgement),
+        Some(judgement) => {
+            answer.fault = Some(AnswerFault::Body);
+            mark_failed(shard, lease, judgement);
+        }
         None if (200..300).contains(&status) => lease.judge_success(),
         None => {}
     }

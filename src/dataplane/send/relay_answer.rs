@@ -1,7 +1,7 @@
 //! relay, account: the answer of a rank, from its head to its end.
 
 use super::added_fields::AddedFields;
-use super::answer_meaning::meaning;
+use super::answer_meaning::{BodyKind, is_foreign, meaning};
 use super::blame;
 use super::outbound::{Dispatch, decimal};
 use crate::exchange::buffers::Buffers;
@@ -11,8 +11,7 @@ use crate::ingress::Conn;
 use crate::overlap::prediction::{self, PredictedHit};
 use crate::pair::begin::PairDispatch;
 use crate::relay::{
-    EarlyPart, OpenEventStream, PendingAnswer, StreamShape, Upstream, begins_with_error, gather,
-    relay,
+    EarlyPart, OpenEventStream, PendingAnswer, StreamShape, Upstream, gather, relay,
 };
 use crate::reply::early_head;
 use crate::state::down::DownWatch;
@@ -23,6 +22,7 @@ use crate::state::pulse::PulseWatch;
 use crate::state::shard::{SendParts, Shard};
 use crate::state::workers::Workers;
 use crate::story::event::{AnswerEnd, AnswerHead, AnswerPart, AnswerUsage, StreamTimes};
+use crate::story::facts::AnswerFault;
 use forebay_base::NanosSinceStart;
 use forebay_board::account::{Count, Lease};
 use forebay_board::{FailureWeight, RankLoad};
@@ -73,7 +73,9 @@ pub(crate) fn answer_began(
         model: going.facts.model,
         tenant: request.caller.principal.tenant,
     };
+    let is_foreign = is_foreign(request, going.endpoint);
     let Request { buffers, story, .. } = request;
+    story.facts.answer.fault = is_foreign.then_some(AnswerFault::Form);
     let head = &buffers.answer_head;
     let is_counted = story.facts.answer.counted.is_some();
     let endpoint = going.endpoint;
@@ -83,11 +85,12 @@ pub(crate) fn answer_began(
 
 fn judge_head(shard: &Shard, request: &Request<'_>, going: Dispatch<'_>, lease: &mut Lease) {
     let status = request.answer_head.status;
-    if !(200..300).contains(&status) {
+    let meaning = meaning(request, going.plan, going.endpoint);
+    if !(200..300).contains(&status) || matches!(meaning, AnswerMeaning::Failed(..)) {
         // No tokens were computed, and the time of the answer is no sign of the rank's speed.
         lease.end_prefill();
     }
-    match meaning(request, going.plan) {
+    match meaning {
         AnswerMeaning::Failed(scope, weight) => {
             if weight == FailureWeight::Refused {
                 lease.judge_taken();
@@ -127,6 +130,8 @@ pub(crate) async fn answer(
     };
     let AttemptAccount { going, lease, pulse, predicted, paired } = accounted;
     let Dispatch { plan, endpoint, facts, .. } = going;
+    // An answer in a wrong form proves no work of the engine.
+    let pulse = pulse.filter(|_| request.story.facts.answer.fault.is_none());
     let mut digits = [0; 10];
     let found = predicted.as_deref().or_else(|| paired?.predicted.as_deref());
     let Request { buffers, early, cors, story, .. } = request;
@@ -163,8 +168,8 @@ pub(crate) async fn answer(
         part: if paired.is_some() { AnswerPart::DecodeLeg } else { AnswerPart::Whole },
     });
     let relayed = relayed?;
-    let is_answer = body == Some(BodyKind::Answer) || !endpoint.is_inference();
-    blame::judge_end(shard, lease, head.status, is_answer);
+    let is_answer = BodyKind::is_answer(body, endpoint);
+    blame::judge_end(shard, lease, &mut story.facts.answer, head.status, is_answer);
     env.counters.add(Count::ResponseBytes, relayed.body_bytes);
     // In a pair, the answering rank has not computed the prompt.
     if paired.is_none() {
@@ -178,19 +183,6 @@ pub(crate) async fn answer(
         io.keep(env, answering.upstream);
     }
     Ok(if relayed.client_reusable { ConnectionReuse::KeepAlive } else { ConnectionReuse::Linger })
-}
-
-/// Kind of a body, by its first bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyKind {
-    Answer,
-    Error,
-}
-
-impl BodyKind {
-    pub(crate) fn of(data: &[u8]) -> Self {
-        if begins_with_error(data) { Self::Error } else { Self::Answer }
-    }
 }
 
 /// Sources of fields in every answer.
@@ -263,7 +255,7 @@ impl<'a> AnswerTally<'a> {
         pulse: Option<&'a PulseWatch<'a>>,
     ) -> Self {
         let usage = usage_reader(workers, head, endpoint);
-        let is_stream = head.event_stream;
+        let is_stream = head.is_event_stream();
         // An error may come from the HTTP server alone, which proves no work of the engine.
         let pulse = pulse.filter(|_| head.status == 200);
         Self { usage, is_stream, first_at: None, last_at: None, pulse }
@@ -300,7 +292,7 @@ impl<'a> AnswerTally<'a> {
 /// Reader of the answer's usage. Scans only billed answers.
 fn usage_reader(workers: &Workers, head: &ResponseHead, endpoint: Endpoint) -> UsageReader {
     let is_counted = workers.fleet.borrow().tenants.are_counted() && endpoint.is_inference();
-    let form = match (endpoint, head.event_stream) {
+    let form = match (endpoint, head.is_event_stream()) {
         (Endpoint::Generate, true) => UsageForm::MetaInfoStream,
         (Endpoint::Generate, false) => UsageForm::MetaInfo,
         (_, true) => UsageForm::UsageStream,

@@ -257,7 +257,7 @@ impl CountedWork {
         match (relayed, time) {
             (Ok(body_bytes), Some(time)) => {
                 // An answer of an unknown path may be an image.
-                let is_text = !head.event_stream && self.endpoint != Endpoint::Other;
+                let is_text = !head.is_event_stream() && self.endpoint != Endpoint::Other;
                 if is_text && scan.usage().is_none() {
                     usage.output = self.by_time(workers, time).min(body_bytes);
                 }
@@ -304,7 +304,7 @@ impl CountedWork {
     fn by_events(&self, scan: &UsageScan, head: &ResponseHead) -> TokenUsage {
         // The first event of a chat contains only the role.
         let empty = u64::from(self.endpoint == Endpoint::ChatCompletions);
-        let output = if head.event_stream { scan.events().saturating_sub(empty) } else { 0 };
+        let output = if head.is_event_stream() { scan.events().saturating_sub(empty) } else { 0 };
         TokenUsage { prompt: self.prompt_estimate, cached: 0, output }
     }
 

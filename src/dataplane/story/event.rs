@@ -1,6 +1,6 @@
 //! Events of a request, and the trait of their observers.
 
-use super::facts::Facts;
+use super::facts::{AnswerFault, Facts};
 use crate::ingress::ConnectedClient;
 use crate::state::env::Env;
 use crate::state::shard::{SendParts, Shard};
@@ -189,8 +189,8 @@ impl StoryEnd<'_> {
         self.facts.outcome(self.end.stop)
     }
 
-    /// Why the router refused the request, why the answer was cut, or which worker failed and how.
-    /// Empty for an answer of an engine.
+    /// Why the router refused the request, why the answer was cut, which worker failed and how, or
+    /// why a 2xx counts as a failure. Empty for another answer of an engine.
     pub(crate) fn cause(&self) -> &str {
         match self.end.stop {
             Some(Stop::Cut(error)) => error.describe(),
@@ -198,7 +198,8 @@ impl StoryEnd<'_> {
                 refusal.message()
             }
             Some(Stop::Drained) => "the drain of the router ended first",
-            Some(Stop::Engine(_) | Stop::ClientGone) | None => "",
+            None => self.facts.answer.fault.map_or("", AnswerFault::describe),
+            Some(Stop::Engine(_) | Stop::ClientGone) => "",
         }
     }
 }

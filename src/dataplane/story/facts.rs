@@ -59,6 +59,27 @@ pub(crate) struct AnswerFacts {
     pub(crate) continued: u32,
     /// Billed tokens, once the request has ended, if counted.
     pub(crate) usage: Option<TokenUsage>,
+    /// Fault of an answer with a 2xx that was relayed.
+    pub(crate) fault: Option<AnswerFault>,
+}
+
+/// Fault of an answer with a 2xx: it counts as a failure of its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerFault {
+    /// Another content type than answers of the endpoint have.
+    Form,
+    /// No body, an object without members, or an error.
+    Body,
+}
+
+impl AnswerFault {
+    /// For `cause` of a record.
+    pub(crate) const fn describe(self) -> &'static str {
+        match self {
+            Self::Form => "the content type of the worker's answer is wrong for the request",
+            Self::Body => "the worker's answer is empty or holds an error",
+        }
+    }
 }
 
 impl Facts {

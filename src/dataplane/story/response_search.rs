@@ -26,7 +26,7 @@ impl Observer for ResponseSearch {
         let begins = event.endpoint == Endpoint::Responses && event.head.status == 200;
         let shard = begins.then(|| event.shard.me.upgrade()).flatten();
         self.0 = shard.map(|shard| {
-            let scan = ResponseIdScan::new(event.head.event_stream);
+            let scan = ResponseIdScan::new(event.head.is_event_stream());
             Box::new(Search { shard, scan, place: event.place })
         });
     }

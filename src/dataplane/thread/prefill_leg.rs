@@ -255,7 +255,7 @@ async fn answered(
             }
         });
     }
-    let form = if response.event_stream { AnswerForm::Events } else { AnswerForm::Json };
+    let form = if response.is_event_stream() { AnswerForm::Events } else { AnswerForm::Json };
     let mut answer = PrefillAnswer::new(&leg.kv_transfer, form);
     let mut wrong = None;
     let drained = drain(watch, &mut upstream, response, leg.timeout, |data| {
