@@ -15,11 +15,11 @@ const SET: u8 = 0x31;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 
-/// 2.5.4.3
+/// The object identifier 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
-/// 2.5.29.19
+/// The object identifier 2.5.29.19.
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
-/// 1.2.840.113549.1.1.1
+/// The object identifier 1.2.840.113549.1.1.1.
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct CertificateFields<'a> {
     pub(crate) issuer: &'a [u8],
     /// Name of the certificate in DER.
     pub(crate) subject: &'a [u8],
-    /// The extension `basicConstraints` allows the certificate to issue others.
+    /// The extension `basicConstraints` allows the certificate to issue certificates.
     pub(crate) is_authority: bool,
 }
 
