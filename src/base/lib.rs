@@ -2,6 +2,7 @@
 //! nothing.
 
 mod clock;
+mod foreign_format;
 mod ids;
 mod invariant;
 pub mod limits;
@@ -15,6 +16,7 @@ mod trace_parent;
 mod units;
 
 pub use clock::{Clock, process_cpu_ns, since_1970};
+pub use foreign_format::foreign_format;
 pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };

@@ -94,6 +94,11 @@ struct RouterFacts {
 }
 
 impl RouterArgs {
+    /// The configuration file of `-c`.
+    pub(super) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// The client that the flags select.
     pub(super) fn client(&self) -> Result<RouterClient, String> {
         let facts = self.config.as_deref().map(facts_of).transpose()?.unwrap_or_default();

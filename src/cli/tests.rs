@@ -247,6 +247,7 @@ fn an_unknown_flag_has_the_flag_of_its_words() {
         ("--queue-depth", "--queue-depth-max"),
         ("--loglevel", "--log-level"),
         ("--kv-event", "--kv-events"),
+        ("--port", "--listen"),
     ] {
         let Err(mut error) = parse(&format!("forebay serve {wrong} 5")) else { panic!("{wrong}") };
         super::suggest_flag(&mut error, &super::definition(), Some("serve"));

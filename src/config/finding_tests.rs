@@ -67,7 +67,10 @@ fn a_key_in_the_words_of_another_program_has_a_hint() {
         // As near to each of many keys is no hint.
         ("keepalive_timeout = \"1s\"", "lists the keys"),
         ("worker_processes = 4", "lists the keys"),
-        ("port = 80", "lists the keys"),
+        ("port = 80", "did you mean `listen`?"),
+        ("[[upstream]]\nurl = \"a\"", "did you mean `worker`?"),
+        ("[[servers]]\nurl = \"a\"", "did you mean `worker`?"),
+        ("[log]\nfile = \"a\"", "start with 2>>FILE"),
         ("zebra = 1", "lists the keys"),
     ] {
         let found = findings(&format!("{text}\n{WORKER}"));

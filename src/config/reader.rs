@@ -12,6 +12,7 @@ use super::keys::finding::{Finding, Origin, Origins};
 use super::keys::nearest::{alternatives, by_edits, by_words, is_in};
 use super::keys::table::KeyTable;
 use super::sections::schema::Config;
+use forebay_base::foreign_format;
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 
@@ -25,6 +26,20 @@ const RETIRED: &[(&str, &str)] = &[
     (
         "tenant.class_best",
         "a key has it now, in the file of `api_keys`: `forebay key add --class-best N`",
+    ),
+];
+
+/// Keys of other programs without a key of the same meaning here, and what there is.
+const ABSENT: &[(&str, &str)] = &[
+    (
+        "worker.weight",
+        "workers have no weights: each request goes where least work is left; \
+         `worker.concurrency_max` limits the requests of each rank",
+    ),
+    (
+        "log.file",
+        "the log goes to standard error: leave it to systemd or the container, or start with \
+         2>>FILE",
     ),
 ];
 
@@ -80,7 +95,11 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
             if what == DUPLICATE && !marked.is_empty() {
                 what = format!("{DUPLICATE} `{marked}`");
             }
-            let help = "the rest of the file was not looked at";
+            let mut help = "the rest of the file was not looked at";
+            if let Some(format) = foreign_format(text) {
+                what = format!("the file looks like {format}, and has to be TOML: {what}");
+                help = "write KEY = VALUE and [TABLE] lines, as `forebay check --print` shows them";
+            }
             reader.findings.push(Finding::error(reader.place(error.span()), what, help));
         }
     }
@@ -229,6 +248,9 @@ impl ConfigReader<'_> {
     fn unknown(&self, path: &str, origin: Origin) -> Finding {
         if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
             return Finding::error(origin, format!("`{path}` has retired"), *help);
+        }
+        if let Some((_, help)) = ABSENT.iter().find(|(absent, _)| *absent == path) {
+            return Finding::error(origin, format!("unknown key `{path}`"), *help);
         }
         if let Some(name) = path.strip_prefix("worker_defaults.")
             && let Some(help) = self.not_of_all(name)

@@ -22,7 +22,7 @@ const ALWAYS_USED: &str = "
     queue.mode queue.kv_use_percent queue.prefill_tokens_max rejection.share_percent
     timeouts.head timeouts.body timeouts.idle timeouts.connect timeouts.first_byte
     timeouts.stream_idle timeouts.tunnel timeouts.write timeouts.upstream_idle timeouts.drain
-    timeouts.drain_delay timeouts.stall_abort retry.attempts_max
+    timeouts.drain_delay timeouts.stall_abort
     replicas.peers nats.url log.json log.requests log.slow log.level traces.endpoint
     worker.url worker.name worker.model_dir worker.kv_events worker.replay worker.engine
     worker.api_key worker.api_key_file worker.concurrency_max worker.ranks worker.models
@@ -49,6 +49,9 @@ fn each_key_is_of_the_table_or_always_used() {
 const CASES: &[(&str, &str, &str)] = &[
     ("retry.after_send retry.budget_percent", "retry.attempts_max = 1", "retry.attempts_max = 2"),
     ("retry.after_send", "retry.budget_percent = 0", ""),
+    ("retry.attempts_max", "engine = \"vllm\"", "engine = \"vllm\"\nretry.after_send = true"),
+    ("retry.attempts_max", "+role = \"both\"", "engine = \"sglang\""),
+    ("retry.attempts_max", "+role = \"both\"", "+role = \"both\"\nretry.mid_stream = true"),
     ("timeouts.handshake", "", "listener = [{ address = \"127.0.0.1:1\", tls = true }]"),
     ("tls.client_ca", "", "tls.client_auth = \"required\""),
     (
@@ -210,7 +213,7 @@ fn value_of(path: &str) -> String {
         Kind::Count => "2".to_owned(),
         Kind::Size => "\"1MiB\"".to_owned(),
         Kind::Duration => "\"3s\"".to_owned(),
-        Kind::Texts => "[\"a\"]".to_owned(),
+        Kind::Texts => "[\"A\"]".to_owned(),
         Kind::Words(words) => format!("{:?}", words.last().unwrap().0),
         Kind::Address | Kind::Text => format!("\"{}\"", text_value(path)),
         Kind::Cores => "\"0\"".to_owned(),

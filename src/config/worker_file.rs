@@ -51,6 +51,11 @@ pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
 
 fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
     let mut read = read_file(name, text);
+    if read.is_unread {
+        for finding in &mut read.findings {
+            finding.what = format!("`discovery.file`: {}", finding.what);
+        }
+    }
     respell(&mut read.config);
     let workers = std::mem::take(&mut read.config.workers);
     if read.config != Config::default() {
@@ -121,6 +126,8 @@ mod tests {
             ("[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"\n", "twice"),
             ("[[worker]]\nurl = \"https://a:1\"\ntls_ca = \"/no/such\"\n", "/no/such"),
             ("[[work", "w.toml:1"),
+            ("- url: http://a:1", "`discovery.file`: the file looks like YAML, and has to be"),
+            ("{\"workers\": []}", "`discovery.file`: the file looks like JSON, and has to be"),
         ] {
             let said = read(text, &Config::default()).unwrap_err();
             assert!(said.contains(fault), "{said}");

@@ -131,7 +131,7 @@ impl ModelTexts {
         let name = model.map(|model| &*model.name);
         let Some((dir, is_of_all)) = locate(dirs, root, name, hub_cache().as_deref()) else {
             let note =
-                "no tokenizer found: prompts are not matched against KV caches; set `model_dir`";
+                "neither the path of the engine's model nor the cache of Hugging Face has it";
             return FoundText { note: note.to_owned(), ..FoundText::default() };
         };
         let (text, layers_forget, note) = match self.load(&dir, rules).await {

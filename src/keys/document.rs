@@ -15,6 +15,7 @@
 
 use super::digest::KeyDigest;
 use super::key_ring::{KeyRing, StoredKey};
+use forebay_base::foreign_format;
 use forebay_base::limits::{
     API_KEY_MODELS_MAX, API_KEYS_MAX, MODEL_NAME_BYTES_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX,
 };
@@ -49,7 +50,14 @@ pub fn parse(text: &str) -> Result<KeyRing, Vec<KeyFault>> {
         Ok(document) => keys = reader.root(document.as_table()),
         Err(error) => {
             let what = error.message().trim_end().replace('\n', "; ");
-            reader.fault(error.span(), what, "the rest of the file was not looked at");
+            let (what, help) = match foreign_format(text) {
+                Some(format) => {
+                    let what = format!("the file looks like {format}, and has to be TOML: {what}");
+                    (what, "write it with `forebay key add`")
+                }
+                None => (what, "the rest of the file was not looked at"),
+            };
+            reader.fault(error.span(), format!("`api_keys`: {what}"), help);
         }
     }
     let KeyReader { mut faults, is_emptied, .. } = reader;

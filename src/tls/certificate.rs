@@ -4,11 +4,11 @@
 use crate::certificate_fields::CertificateFields;
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
 use forebay_base::open_file;
+use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, SignatureAlgorithm};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use thiserror::Error;
 use webpki::EndEntityCert;
 
-/// Length of a 2048-bit RSA public key in DER, with its exponent.
-const RSA_2048_BYTES_MAX: usize = 300;
+/// Shortest RSA key of TLS, and the longest that signs in a millisecond.
+const RSA_BITS: usize = 2048;
 
 /// Files of a certificate chain and its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,6 +40,8 @@ pub struct LoadedCertificate {
     pub expires_at: Option<Duration>,
     /// A handshake takes several milliseconds: RSA with more than 2048 bits.
     pub is_slow: bool,
+    /// Name of a certificate of the file that issued no certificate before it.
+    pub stray: Option<String>,
 }
 
 /// Fault of a pair of files.
@@ -69,6 +71,9 @@ const OF_AUTHORITIES: &str = "it should hold certificates of authorities in PEM"
 /// OpenSSL 3.0 signs requests as version 1 unless it is given extensions.
 const OF_VERSION: &str = "make it with extensions: openssl x509 -req -extfile FILE, and in FILE \
     the line subjectAltName=DNS:NAME; or openssl req -x509 -addext subjectAltName=DNS:NAME";
+const OF_ORDER: &str = "put the certificate of the key first, then its issuers in their order";
+const OF_LENGTH: &str = "make another key: openssl genpkey -algorithm EC -pkeyopt \
+    ec_paramgen_curve:P-256 -out KEY; then ask for its certificate";
 const OF_PASSPHRASE: &str = "write it without a passphrase: openssl pkey -in KEY -out NEW";
 
 impl LoadedCertificate {
@@ -93,7 +98,8 @@ impl LoadedCertificate {
             webpki::Error::BadDer => at_fault("it is no X.509 certificate", OF_CERTIFICATE),
             error => at_fault(&format!("TLS cannot use the certificate: {error}"), OF_CERTIFICATE),
         })?;
-        let CertificateFields { begins_at, expires_at, key_bytes } = CertificateFields::read(first);
+        let CertificateFields { begins_at, expires_at, rsa_bits, .. } =
+            CertificateFields::read(first);
         let of_key = |what: String, help| CertificateFault::Key(PemFault { what, help });
         let text = read(&files.key).map_err(|what| of_key(what, OF_KEY))?;
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
@@ -108,17 +114,68 @@ impl LoadedCertificate {
                 error => of_key(format!("{key}: {}", pem_fault(&error)), OF_KEY),
             }
         })?;
-        let fits = CertifiedKey::from_der(chain, private, &default_provider());
-        let certified = fits.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
+        let stray = stray_of(&chain);
+        let first_name = name_of(first);
+        let fits = CertifiedKey::from_der(chain.clone(), private.clone_key(), &default_provider());
+        let certified = fits.map_err(|error| match (error, rsa_bits) {
+            (rustls::Error::InconsistentKeys(_), _) if fits_later(&chain, private) => {
+                at_fault(&format!("the first certificate, {first_name}, is not of {key}"), OF_ORDER)
+            }
+            (rustls::Error::InconsistentKeys(_), _) => {
                 of_key(format!("{key} is not the key of {cert}"), OF_KEY)
             }
-            error => of_key(format!("{key}: {error}"), OF_KEY),
+            (_, Some(bits)) if bits < RSA_BITS => {
+                at_fault(&format!("RSA with {bits} bits, and TLS needs {RSA_BITS}"), OF_LENGTH)
+            }
+            (error, _) => of_key(format!("{key}: {error}"), OF_KEY),
         })?;
-        let is_rsa = certified.key.algorithm() == SignatureAlgorithm::RSA;
-        let is_slow = is_rsa && key_bytes > RSA_2048_BYTES_MAX;
-        Ok(Self { key: Arc::new(certified), names, begins_at, expires_at, is_slow })
+        let is_slow = rsa_bits.is_some_and(|bits| bits > RSA_BITS);
+        Ok(Self { key: Arc::new(certified), names, begins_at, expires_at, is_slow, stray })
     }
+}
+
+/// Does the key belong to a certificate of the chain behind the first?
+fn fits_later(chain: &[CertificateDer<'static>], private: PrivateKeyDer<'static>) -> bool {
+    let Ok(signing) = default_provider().key_provider.load_private_key(private) else {
+        return false;
+    };
+    let later = chain.iter().skip(1);
+    later
+        .cloned()
+        .any(|one| CertifiedKey::new(vec![one], Arc::clone(&signing)).keys_match().is_ok())
+}
+
+/// Name of the first certificate that issued none before it.
+fn stray_of(chain: &[CertificateDer<'_>]) -> Option<String> {
+    let fields: Vec<_> = chain.iter().map(|one| CertificateFields::read(one)).collect();
+    let behind = chain.iter().enumerate().skip(1);
+    let stray = behind.zip(fields.iter().skip(1)).find(|((position, _), own)| {
+        !fields.iter().take(*position).any(|before| before.issuer == own.subject)
+    });
+    stray.map(|((_, certificate), _)| name_of(certificate))
+}
+
+/// The host name of a certificate, else its common name, in quotes.
+fn name_of(certificate: &CertificateDer<'_>) -> String {
+    let host = names_of(certificate).ok().and_then(|names| names.into_iter().next());
+    let name = host.or_else(|| CertificateFields::read(certificate).common_name());
+    name.map_or_else(|| "a certificate without a name".to_owned(), |name| format!("{name:?}"))
+}
+
+/// Name of the first certificate of a file without any that can issue: no certificate is of such
+/// an authority. `None` for a file with an authority. A certificate that signs itself is its own
+/// authority.
+///
+/// # Errors
+/// The fault of the file, with its path.
+pub fn leaf_for_authority(path: &Path) -> Result<Option<String>, PemFault> {
+    let all = read_certificates(path, OF_AUTHORITIES)?;
+    let may_issue = |certificate: &CertificateDer<'_>| {
+        let read = CertificateFields::read(certificate);
+        read.is_authority || read.issuer == read.subject
+    };
+    let is_without = !all.iter().any(may_issue);
+    Ok(all.first().filter(|_| is_without).map(name_of))
 }
 
 /// Reads certificates of authorities.

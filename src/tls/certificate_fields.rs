@@ -1,49 +1,105 @@
-//! Fields of a certificate in DER that `rustls-webpki` does not return: beginning and end of its
-//! validity, and the length of its key. Total on any bytes. Each element is read once.
+//! Fields of a certificate in DER that `rustls-webpki` does not return: validity, names, length of
+//! an RSA key, and whether it is an authority. Total on any bytes. Each element is read once.
 
 use std::time::Duration;
 
-const SEQUENCE: u8 = 0x30;
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
-const VERSION: u8 = 0xa0;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT_ID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const VERSION: u8 = 0xa0;
+const EXTENSIONS: u8 = 0xa3;
+
+/// The object identifier 2.5.4.3.
+const COMMON_NAME: &[u8] = &[0x55, 4, 3];
+/// The object identifier 2.5.29.19.
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
+/// The object identifier 1.2.840.113549.1.1.1.
+const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CertificateFields {
+pub(crate) struct CertificateFields<'a> {
     /// Since 1970; `None` if the date cannot be read.
     pub(crate) begins_at: Option<Duration>,
     /// Since 1970; `None` if the date cannot be read.
     pub(crate) expires_at: Option<Duration>,
-    /// Length of the public key, as its kind encodes it; 0 if it cannot be read.
-    pub(crate) key_bytes: usize,
+    /// Length of the RSA modulus; `None` for other keys.
+    pub(crate) rsa_bits: Option<usize>,
+    /// Name of the issuer in DER.
+    pub(crate) issuer: &'a [u8],
+    /// Name of the certificate in DER.
+    pub(crate) subject: &'a [u8],
+    /// The extension `basicConstraints` allows the certificate to issue certificates.
+    pub(crate) is_authority: bool,
 }
 
-impl CertificateFields {
-    pub(crate) fn read(certificate: &[u8]) -> Self {
+impl<'a> CertificateFields<'a> {
+    pub(crate) fn read(certificate: &'a [u8]) -> Self {
         Self::find(certificate).unwrap_or_default()
     }
 
     /// RFC 5280, section 4.1: version (not in v1), serial number, signature, issuer, validity,
-    /// subject, public key.
-    fn find(certificate: &[u8]) -> Option<Self> {
+    /// subject, public key, and in v3 extensions.
+    fn find(certificate: &'a [u8]) -> Option<Self> {
         let mut fields = Der(Der(Der(certificate).body(SEQUENCE)?).body(SEQUENCE)?);
         let (tag, _) = fields.next()?;
-        let before_validity = if tag == VERSION { 3 } else { 2 };
-        for _ in 0..before_validity {
+        let before_issuer = if tag == VERSION { 2 } else { 1 };
+        for _ in 0..before_issuer {
             fields.next()?;
         }
+        let issuer = fields.body(SEQUENCE)?;
         let mut validity = Der(fields.body(SEQUENCE)?);
         let (tag, text) = validity.next()?;
         let begins_at = since_1970(tag, text);
         let expires_at = validity.next().and_then(|(tag, text)| since_1970(tag, text));
-        fields.next()?;
-        let mut public_key = Der(fields.body(SEQUENCE)?);
-        public_key.next()?;
-        // The first byte counts bits that are not used.
-        let key_bytes = public_key.body(BIT_STRING)?.len().saturating_sub(1);
-        Some(Self { begins_at, expires_at, key_bytes })
+        let subject = fields.body(SEQUENCE)?;
+        let rsa_bits = rsa_bits(fields.body(SEQUENCE)?);
+        let is_authority = is_authority(fields).unwrap_or(false);
+        Some(Self { begins_at, expires_at, rsa_bits, issuer, subject, is_authority })
     }
+
+    /// The common name of the subject, if the certificate has any.
+    pub(crate) fn common_name(&self) -> Option<String> {
+        let mut sets = Der(self.subject);
+        std::iter::from_fn(|| sets.body(SET)).find_map(|set| {
+            let mut attribute = Der(Der(set).body(SEQUENCE)?);
+            let is_name = attribute.body(OBJECT_ID)? == COMMON_NAME;
+            let (_, text) = attribute.next()?;
+            is_name.then(|| String::from_utf8_lossy(text).into_owned())
+        })
+    }
+}
+
+/// Length of the modulus of a public key of RSA (RFC 8017, appendix A.1.1).
+fn rsa_bits(public_key: &[u8]) -> Option<usize> {
+    let mut fields = Der(public_key);
+    let algorithm = Der(fields.body(SEQUENCE)?).body(OBJECT_ID)?;
+    // The first byte counts bits that are not used.
+    let (_, key) = fields.body(BIT_STRING)?.split_first()?;
+    let modulus = Der(Der(key).body(SEQUENCE)?).body(INTEGER)?;
+    let start = modulus.iter().position(|byte| *byte != 0)?;
+    let (first, rest) = modulus.get(start..)?.split_first()?;
+    let bits = rest.len() * 8 + (u8::BITS - first.leading_zeros()) as usize;
+    (algorithm == RSA).then_some(bits)
+}
+
+/// RFC 5280, section 4.2.1.9. `fields` are behind the public key.
+fn is_authority(mut fields: Der<'_>) -> Option<bool> {
+    let all = std::iter::from_fn(|| fields.next()).find(|(tag, _)| *tag == EXTENSIONS)?.1;
+    let mut extensions = Der(Der(all).body(SEQUENCE)?);
+    std::iter::from_fn(|| extensions.body(SEQUENCE)).find_map(|extension| {
+        let mut parts = Der(extension);
+        if parts.body(OBJECT_ID)? != BASIC_CONSTRAINTS {
+            return None;
+        }
+        let value = std::iter::from_fn(|| parts.next()).find(|(tag, _)| *tag == OCTET_STRING)?.1;
+        Some(Der(Der(value).body(SEQUENCE)?).body(BOOLEAN).is_some_and(|is| is != [0]))
+    })
 }
 
 /// A sequence of elements.
@@ -105,6 +161,31 @@ fn since_1970(tag: u8, text: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs((days + day - 1) * 86_400 + seconds))
 }
 
+/// A time since 1970 as `2030-01-31 12:00 UTC`.
+#[must_use]
+pub fn date_text(since_1970: Duration) -> String {
+    let minutes = since_1970.as_secs() / 60;
+    let mut days = minutes / 1_440;
+    let mut year = 1970;
+    // A date of a certificate is below the year 10,000.
+    while year < 10_000 && days >= days_of_year(year) {
+        days -= days_of_year(year);
+        year += 1;
+    }
+    let mut month = 1;
+    while month < 12 && days >= days_of_month(year, month) {
+        days -= days_of_month(year, month);
+        month += 1;
+    }
+    let hour = minutes / 60 % 24;
+    let minute = minutes % 60;
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", days + 1)
+}
+
+fn days_of_year(year: u64) -> u64 {
+    (1..=12).map(|month| days_of_month(year, month)).sum()
+}
+
 fn days_of_month(year: u64, month: u64) -> u64 {
     match month {
         2 if year.is_multiple_of(if year.is_multiple_of(100) { 400 } else { 4 }) => 29,
@@ -121,20 +202,22 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateFields, GENERALIZED_TIME, UTC_TIME, since_1970};
+    use super::{CertificateFields, GENERALIZED_TIME, UTC_TIME, date_text, since_1970};
     use proptest::prelude::{any, prop, prop_assert_eq, proptest};
-    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
     use std::time::Duration;
     use x509_cert::der::Decode;
 
     /// As the crate reads it.
-    fn expected(der: &[u8]) -> Option<CertificateFields> {
-        let read = x509_cert::Certificate::from_der(der).ok()?.tbs_certificate;
-        Some(CertificateFields {
-            begins_at: Some(read.validity.not_before.to_unix_duration()),
-            expires_at: Some(read.validity.not_after.to_unix_duration()),
-            key_bytes: read.subject_public_key_info.subject_public_key.raw_bytes().len(),
-        })
+    fn expected(der: &[u8]) -> Option<[Option<Duration>; 2]> {
+        let read = x509_cert::Certificate::from_der(der).ok()?.tbs_certificate.validity;
+        let dates = [read.not_before, read.not_after];
+        Some(dates.map(|date| Some(date.to_unix_duration())))
+    }
+
+    fn dates(der: &[u8]) -> [Option<Duration>; 2] {
+        let read = CertificateFields::read(der);
+        [read.begins_at, read.expires_at]
     }
 
     fn certificate(year: i32, month: u8, day: u8) -> Vec<u8> {
@@ -158,6 +241,38 @@ mod tests {
         assert_eq!(CertificateFields::read(b"\x30\x84\xff\xff\xff\xff"), Default::default());
     }
 
+    #[test]
+    fn a_time_is_shown_as_a_date() {
+        for (tag, text, shown) in [
+            (UTC_TIME, "700101000000Z", "1970-01-01 00:00 UTC"),
+            (UTC_TIME, "240229235959Z", "2024-02-29 23:59 UTC"),
+            (UTC_TIME, "301231120000Z", "2030-12-31 12:00 UTC"),
+            (GENERALIZED_TIME, "21000301000000Z", "2100-03-01 00:00 UTC"),
+            (GENERALIZED_TIME, "99991231235959Z", "9999-12-31 23:59 UTC"),
+        ] {
+            assert_eq!(date_text(since_1970(tag, text.as_bytes()).unwrap()), shown);
+        }
+    }
+
+    #[test]
+    fn names_and_authorities_are_read() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "Rack 1");
+        for (is_ca, is_authority) in [
+            (IsCa::NoCa, false),
+            (IsCa::ExplicitNoCa, false),
+            (IsCa::Ca(BasicConstraints::Unconstrained), true),
+            (IsCa::Ca(BasicConstraints::Constrained(0)), true),
+        ] {
+            params.is_ca = is_ca;
+            let der = params.self_signed(&key).unwrap().der().to_vec();
+            let read = CertificateFields::read(&der);
+            assert_eq!((read.is_authority, read.issuer), (is_authority, read.subject));
+            assert_eq!((read.common_name().as_deref(), read.rsa_bits), (Some("Rack 1"), None));
+        }
+    }
+
     proptest! {
         #[test]
         fn fields_are_those_of_the_crate(
@@ -168,17 +283,18 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let mut der = certificate(year, month, day);
-            prop_assert_eq!(Some(CertificateFields::read(&der)), expected(&der));
+            prop_assert_eq!(Some(dates(&der)), expected(&der));
             for (place, byte) in places {
                 let length = der.len();
                 der[place.index(length)] = byte;
             }
             let read = CertificateFields::read(&der);
             if let Some(expected) = expected(&der) {
-                prop_assert_eq!(read, expected);
+                prop_assert_eq!(dates(&der), expected);
             }
             assert!(read.expires_at.is_none_or(|at| at < Duration::from_secs(1 << 38)));
             CertificateFields::read(&der[..cut.index(der.len())]);
+            let _ = CertificateFields::read(&der).common_name();
         }
     }
 }

@@ -17,8 +17,10 @@ mod tests;
 
 pub use accept::{AcceptFiles, Acceptor, FilesFault, Tickets};
 pub use certificate::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, leaf_for_authority,
+    read_authorities,
 };
+pub use certificate_fields::date_text;
 pub use connect::{ConnectFault, ConnectFiles, Connector};
 pub use fault::{CertificateRefusal, HandshakeFault, SessionFault};
 pub use session::Session;

@@ -3,7 +3,7 @@
 use super::{
     AcceptFiles, Acceptor, CertificateFault, CertificateFiles, CertificateRefusal, ConnectFiles,
     Connector, FilesFault, HandshakeFault, LoadedCertificate, Session, SessionFault, Tickets,
-    read_authorities,
+    leaf_for_authority, read_authorities,
 };
 use forebay_base::limits::TLS_HELLO_BYTES_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -501,4 +501,50 @@ fn an_endless_first_message_is_cut() {
     let asking = kept(true);
     assert!((15_000..=TLS_HELLO_BYTES_MAX).contains(&alone), "{alone}");
     assert!(asking > 50_000, "{asking}");
+}
+
+/// A chain in another order, a certificate of another chain and a short key had no name, or no
+/// finding.
+#[test]
+fn a_wrong_chain_and_a_short_key_are_named() {
+    let folder = Folder::new();
+    let issuer = KeyPair::generate().unwrap();
+    let mut of_issuer = params(&[]);
+    of_issuer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    of_issuer.distinguished_name.push(DnType::CommonName, "Our CA");
+    let issuer = CertifiedIssuer::self_signed(of_issuer, issuer).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let leaf = params(&["a.example"]).signed_by(&key, &issuer).unwrap().pem();
+    let mut of_foreign = params(&[]);
+    of_foreign.distinguished_name.push(DnType::CommonName, "Foreign CA");
+    let foreign = of_foreign.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+    let read = |name: &str, chain: &[&str]| {
+        LoadedCertificate::read(&folder.pair(name, &chain.concat(), &key.serialize_pem()))
+    };
+    let issuer = issuer.pem();
+    assert_eq!(read("good", &[&leaf, &issuer]).unwrap().stray, None);
+    assert_eq!(read("alone", &[&leaf]).unwrap().stray, None);
+    let stray = read("stray", &[&leaf, &foreign]).unwrap().stray;
+    assert_eq!(stray.as_deref(), Some("\"Foreign CA\""));
+    let Err(CertificateFault::Cert(fault)) = read("turned", &[&issuer, &leaf]) else {
+        panic!("taken")
+    };
+    assert!(fault.what.contains("the first certificate, \"Our CA\", is not of "), "{fault}");
+    assert!(fault.help.contains("put the certificate of the key first"), "{fault}");
+
+    let path = |name: &str| folder.0.path().join(name);
+    folder.write("leaf", &leaf);
+    folder.write("both", &[&*leaf, &*issuer].concat());
+    let leaf_in = |name: &str| leaf_for_authority(&path(name)).unwrap();
+    assert_eq!(leaf_in("leaf").as_deref(), Some("\"a.example\""));
+    assert_eq!((leaf_in("both"), leaf_in("stray.pem")), (None, None), "an authority is in it");
+
+    let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/tls"));
+    let read = |name: &str| {
+        let file = |end: &str| data.join(format!("{name}.{end}"));
+        LoadedCertificate::read(&CertificateFiles { cert: file("pem"), key: file("key") })
+    };
+    let short = read("rsa1024").unwrap_err().to_string();
+    assert!(short.contains("RSA with 1024 bits, and TLS needs 2048; make another key"), "{short}");
+    assert_eq!(["rsa2048", "rsa4096"].map(|name| read(name).unwrap().is_slow), [false, true]);
 }

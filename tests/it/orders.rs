@@ -114,12 +114,17 @@ fn windows_a_reload_and_an_explanation_are_one_command_each() {
     let unknown = output_of("window open 1s --model gone -c", &[file]);
     assert!(unknown.code == Some(1) && unknown.error.contains("gone"), "{}", unknown.error);
 
-    assert_eq!(
-        output_of("reload -c", &[file]).out,
-        "no key has changed; files with certificates were read again\n"
-    );
+    let read = format!("read {file}\n");
+    let same = output_of("reload -c", &[file]);
+    let wanted = format!("{read}no key has changed; files that keys name were read again\n");
+    assert_eq!((same.out, &*same.error), (wanted, ""));
+    let other = tempfile::NamedTempFile::new().unwrap();
+    std::fs::copy(file, other.path()).unwrap();
+    let at = format!("--router {} -c", router.admin);
+    let of_other = output_of(&format!("reload {at}"), &[other.path().to_str().unwrap()]);
+    assert!(of_other.error.contains("was not read: the router reads"), "{}", of_other.error);
     router.edit(|text| text.replace("policy = \"kv\"", "policy = \"random\""));
-    assert_eq!(output_of("reload -c", &[file]).out, "applied: policy\n");
+    assert_eq!(output_of("reload -c", &[file]).out, format!("{read}applied: policy\n"));
     router.edit(|text| text.replace("policy = \"random\"", "polici = \"kv\""));
     let token = format!("{TOKEN}\n");
     let token_file = tempfile::NamedTempFile::new().unwrap();

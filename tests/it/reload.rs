@@ -102,7 +102,7 @@ fn a_raised_limit_counts_at_once_and_nobody_is_disturbed() {
         (
             200,
             json!({ "applied": ["rank_concurrency_max"], "needs_restart": ["admin_hosts"],
-                "findings": [] })
+                "findings": [], "file": file })
         )
     );
     until("the shard has the limit", || ask(handle.listen, "/v1/completions?now").status == 200);

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use forebay_config::{Changes, Finding, ReloadError, Severity};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 /// Result of a reload.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub struct ReloadReport {
     pub changes: Changes,
     /// Warnings of the check, and all findings on `discovery.file`.
     pub findings: Vec<Finding>,
+    /// Absolute path of the file that was read; `None`: the router was started with flags alone.
+    pub file: Option<PathBuf>,
 }
 
 /// Reason for a refused reload.
@@ -28,6 +31,7 @@ impl ReloadReport {
             "applied": self.changes.applied,
             "needs_restart": self.changes.restart,
             "findings": self.findings.iter().map(shown).collect::<Vec<_>>(),
+            "file": self.file.as_ref().map(|file| file.display().to_string()),
         })
     }
 }

@@ -5,7 +5,7 @@ use crate::sections::schema::Config;
 use crate::sections::tls::AdminTlsConfig;
 use crate::values::admin_address::AdminAddress;
 use crate::values::token::read_token;
-use forebay_tls::{CertificateFiles, PemFault, read_authorities};
+use forebay_tls::CertificateFiles;
 use rustix::fs::{Access, access};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -78,8 +78,8 @@ impl Check<'_> {
                 self.error("admin_tls", what, "add both, or neither");
             }
         }
-        if let Some(Err(PemFault { what, help })) = client_ca.as_deref().map(read_authorities) {
-            self.error("admin_tls.client_ca", format!("`admin_tls.client_ca` {what}"), help);
+        if let Some(path) = client_ca {
+            self.authorities("admin_tls.client_ca", "admin_tls.client_ca", path);
         }
         if config.admin.port_address().is_none() {
             let what = "`[admin_tls]` with a Unix socket";

@@ -8,7 +8,7 @@ use crate::sections::schema::Config;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine::LoadSource;
 use crate::values::quantity::format_duration;
-use crate::values::url::{WorkerUrl, shown_url};
+use crate::values::url::{WorkerUrl, WorkerUrlError, shown_url};
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use rustix::fs::{Access, access};
 use serde_json::Value;
@@ -206,7 +206,11 @@ impl Check<'_> {
             self.error(path, "a worker has no `url`", "add url = \"http://host:port\"");
         } else if let Err(error) = WorkerUrl::parse(&worker.url) {
             let what = format!("`url` {:?}: {error}", shown_url(&worker.url));
-            self.error(&url_path, what, "write it as http://host:port");
+            let help = match error {
+                WorkerUrlError::Several => "repeat --worker, or the [[worker]] table, for each URL",
+                _ => "write it as http://host:port",
+            };
+            self.error(&url_path, what, help);
         }
         if let Some(dir) = &worker.model_dir {
             self.model_dir(&format!("{path}.model_dir"), dir);

@@ -10,9 +10,13 @@ use std::net::SocketAddr;
 
 impl Check<'_> {
     pub(crate) fn client(&mut self, client: &ClientConfig) {
-        let trusted = TrustedNets::parse(client.trusted.iter().map(String::as_str));
-        match trusted {
+        let entries = || client.trusted.iter().map(String::as_str);
+        let of_each: Vec<_> =
+            entries().filter_map(|entry| TrustedNets::parse([entry]).err()).collect();
+        match TrustedNets::parse(entries()) {
+            // Each faulty entry, or the length of the whole list.
             Err(what) => {
+                let what = if of_each.is_empty() { what } else { of_each.join("; ") };
                 let help = "list addresses or networks, for example [\"10.0.0.0/8\", \"::1\"]";
                 self.error("client.trusted", format!("`client.trusted`: {what}"), help);
             }
@@ -44,6 +48,15 @@ impl Check<'_> {
             self.error("cors.credentials", what, help);
         }
         self.field_names("cors.methods", &cors.methods);
+        // RFC 9110, section 9.1: methods are case-sensitive, and none that is registered has a
+        // small letter.
+        let has_small = |method: &&String| method.bytes().any(|byte| byte.is_ascii_lowercase());
+        if let Some(method) = cors.methods.iter().find(has_small) {
+            let what = format!("`cors.methods` {method:?} is in small letters");
+            let help =
+                format!("browsers compare letter by letter: write {:?}", method.to_uppercase());
+            self.warning("cors.methods", what, help);
+        }
         self.field_names("cors.headers", &cors.headers);
     }
 
@@ -88,6 +101,9 @@ mod tests {
         assert!(findings("[client]\ntrusted = [\"10.0.0.0/8\", \"::1\"]").is_empty());
         let wrong = findings("[client]\ntrusted = [\"10.0.0.1/8\"]");
         assert!(wrong.len() == 1 && wrong[0].contains("write 10.0.0.0/8"), "{wrong:?}");
+        let both = findings("[client]\ntrusted = [\"10.0.0.1/8\", \"::1\", \"proxy.example\"]");
+        assert!(both.len() == 1 && both[0].contains("10.0.0.1/8"), "{both:?}");
+        assert!(both[0].contains("\"proxy.example\" is no address"), "{both:?}");
         let name = findings("[client]\ntrusted = \"proxy.example\"");
         assert!(name.len() == 1 && name[0].contains("no network"), "{name:?}");
     }
@@ -102,6 +118,7 @@ mod tests {
             ("origins = \"https://a.example/\"", "is no origin"),
             ("origins = [\"*\"]\ncredentials = true", "with the origin `*`"),
             ("methods = [\"GET, POST\"]", "is no name"),
+            ("origins = \"*\"\nmethods = [\"GET\", \"post\"]", "write \"POST\""),
             ("headers = [\"\"]", "is no name"),
         ] {
             let found = findings(&format!("[cors]\n{text}"));

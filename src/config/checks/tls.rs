@@ -6,8 +6,10 @@ use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
 use forebay_base::since_1970;
 use forebay_tls::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, date_text, leaf_for_authority,
+    read_authorities,
 };
+use std::path::Path;
 use std::time::Duration;
 
 /// Working renewals do not come this close to expiry.
@@ -67,11 +69,18 @@ impl Check<'_> {
             let help = "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
             self.warning(&format!("{key}.key"), what, help);
         }
+        if let Some(stray) = &certified.stray {
+            let name = files.cert.display();
+            let what = format!("`{shown}.cert` {name}: {stray} is no issuer of the chain");
+            let help = "a certificate behind the first issues a certificate before it: write the \
+                issuers in their order, without others";
+            self.warning(&format!("{key}.cert"), what, help);
+        }
         let until_valid = certified.begins_at.map(|at| at.saturating_sub(since_1970()));
         if let Some(until_valid) = until_valid.filter(|left| !left.is_zero()) {
             let name = files.cert.display();
-            let hours = until_valid.as_secs().div_ceil(SECONDS_PER_DAY / 24);
-            let what = format!("`{shown}.cert` {name} is valid only in {hours} hours");
+            let date = date_text(since_1970() + until_valid);
+            let what = format!("`{shown}.cert` {name} is valid only from {date}");
             let help = "clients refuse it until then; compare the clock of this machine";
             self.warning(&format!("{key}.cert"), what, help);
         }
@@ -106,12 +115,24 @@ impl Check<'_> {
                 let help = "name the file with the authorities of clients";
                 self.error("tls.client_auth", "`tls.client_auth` needs `tls.client_ca`", help);
             }
-            Some(path) => {
-                if let Err(PemFault { what, help }) = read_authorities(path) {
-                    self.error("tls.client_ca", format!("`tls.client_ca` {what}"), help);
-                }
-            }
+            Some(path) => self.authorities("tls.client_ca", "tls.client_ca", path),
             None => {}
+        }
+    }
+
+    /// A file of authorities. `key` is its place, and `shown` its name.
+    pub(crate) fn authorities(&mut self, key: &str, shown: &str, path: &Path) {
+        let leaf = read_authorities(path).and_then(|_| leaf_for_authority(path));
+        match leaf {
+            Ok(Some(leaf)) => {
+                let path = path.display();
+                let what = format!("`{shown}` {path} has the certificate {leaf}, and no authority");
+                let help = "name the file of the authority that issued it: the other side shows a \
+                    certificate of that authority, and no handshake succeeds";
+                self.warning(key, what, help);
+            }
+            Ok(None) => {}
+            Err(PemFault { what, help }) => self.error(key, format!("`{shown}` {what}"), help),
         }
     }
 

@@ -7,7 +7,6 @@ use crate::values::header_file::read_header_file;
 use crate::values::log_targets::{own_crates, unknown_target};
 use crate::values::record_format::RecordFormat;
 use crate::values::url::{WorkerUrlError, shown_url};
-use forebay_tls::{PemFault, read_authorities};
 use std::net::IpAddr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -15,8 +14,8 @@ use tracing_subscriber::filter::LevelFilter;
 impl Check<'_> {
     pub(crate) fn traces(&mut self, config: &Config) {
         let TracesConfig { endpoint, ca, headers_file, .. } = &config.traces;
-        if let Some(Err(PemFault { what, help })) = ca.as_deref().map(read_authorities) {
-            self.error("traces.ca", format!("`traces.ca` {what}"), help);
+        if let Some(path) = ca {
+            self.authorities("traces.ca", "traces.ca", path);
         }
         if let Some(Err(what)) = headers_file.as_deref().map(read_header_file) {
             let help = "write a line for each field, such as authorization: Bearer TOKEN";

@@ -46,6 +46,18 @@ pub(crate) const UNUSED: &[UnusedKeys] = &[
         help: "raise `retry.budget_percent`, or remove the key",
     },
     UnusedKeys {
+        keys: &["retry.attempts_max"],
+        why: |config, _| {
+            let retry = &config.retry;
+            // 1 asks for no further attempt, and there is none.
+            let is_in_use = retry.attempts_max == 1 || retry.after_send || retry.mid_stream;
+            let may_split = config.workers.iter().any(|worker| may_be_of_pair(config, worker));
+            let why = "`retry.after_send` and `retry.mid_stream` are off, and there are no pairs";
+            if_so(!is_in_use && is_whole(config) && !may_split, why)
+        },
+        help: "set retry.after_send = true for further attempts, or remove the key",
+    },
+    UnusedKeys {
         keys: &["timeouts.handshake"],
         why: |config, _| {
             let mut further = config.listeners.iter();

@@ -12,6 +12,21 @@ const HINTS_MAX: usize = 3;
 /// Words of other programs, and the same words here.
 const SYNONYMS: [(&str, &str); 2] = [("size", "byte"), ("ssl", "tls")];
 
+/// Names of other programs, without marks, and the names here. The two share no word.
+const NAMES: [(&str, &str); 11] = [
+    ("upstream", "worker"),
+    ("server", "worker"),
+    ("backend", "worker"),
+    ("port", "listen"),
+    ("host", "listen"),
+    ("bind", "listen"),
+    ("cacheaware", "kv"),
+    ("kvaware", "kv"),
+    ("prefixaware", "kv"),
+    ("leastconn", "least_loaded"),
+    ("leastrequest", "least_loaded"),
+];
+
 /// The nearest candidates as text: `a`, `a or b`, `a, b or c`. Empty: none is near.
 #[must_use]
 pub fn nearest(word: &str, candidates: &[&str], shown: impl Fn(&str) -> String) -> String {
@@ -43,6 +58,11 @@ pub(crate) fn by_words<'a>(path: &str, candidates: &[&'a str]) -> Vec<&'a str> {
         candidates.iter().copied().filter(|candidate| joined(candidate) == whole).collect();
     if !same.is_empty() && !whole.is_empty() {
         return same;
+    }
+    let plain = whole.strip_suffix('s').unwrap_or(&whole);
+    let own = NAMES.iter().find(|(other, _)| *other == plain).map(|(_, own)| *own);
+    if let Some(same) = candidates.iter().copied().find(|candidate| Some(*candidate) == own) {
+        return vec![same];
     }
     let written = words_of(path);
     let name = words_of(path.rsplit('.').next().unwrap_or(path));

@@ -50,6 +50,9 @@ pub enum WorkerUrlError {
     /// Neither `http://` nor `https://`.
     #[error("it does not start with http:// or https://")]
     Scheme,
+    /// A list of URLs.
+    #[error("several URLs in one text")]
+    Several,
     /// A path, query or fragment.
     #[error("a path is not supported: the router forwards the client's own path")]
     Path,
@@ -83,6 +86,9 @@ impl WorkerUrl {
             (None, Some(rest)) => (rest, true),
             (None, None) => return Err(WorkerUrlError::Scheme),
         };
+        if rest.contains("://") {
+            return Err(WorkerUrlError::Several);
+        }
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#']) {
             return Err(WorkerUrlError::Path);
@@ -171,6 +177,8 @@ mod tests {
             ("https://", WorkerUrlError::Host),
             ("a:8000", WorkerUrlError::Scheme),
             ("http://a/v1", WorkerUrlError::Path),
+            ("http://a,http://b", WorkerUrlError::Several),
+            ("http://a:1 http://b:1/v1", WorkerUrlError::Several),
             ("http://u:p@a", WorkerUrlError::Credentials),
             ("http://:8000", WorkerUrlError::Host),
             ("http://a b", WorkerUrlError::Host),

@@ -9,7 +9,7 @@ use forebay_admin::{ReloadFigures, ReloadRefusal, ReloadReport};
 use forebay_base::since_1970;
 use forebay_config::{Config, Finding, ReloadError, Reloader, Severity, read_worker_file};
 use forebay_tls::Acceptor;
-use std::path::Path;
+use std::path::{Path, absolute};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -50,6 +50,7 @@ impl ReloadSource {
         self.fault = None;
         self.succeeded_at = since_1970();
         warnings.iter().for_each(log);
+        let read = reloader.file().map(|file| absolute(file).unwrap_or_else(|_| file.to_owned()));
         let running = reloader.running();
         let keys = client_access.read_keys(running, &mut changes);
         client_access.reread_image_key(running, &mut changes);
@@ -64,7 +65,7 @@ impl ReloadSource {
         let file = config.discovery.file.as_ref();
         let of_file = file.map(|path| read_worker_file(path, config).findings);
         let findings = warnings.into_iter().chain(of_file.into_iter().flatten()).collect();
-        Ok(ReloadReport { changes, findings })
+        Ok(ReloadReport { changes, findings, file: read })
     }
 
     /// The refused reload with the first error, for operators and probes, without folders. The

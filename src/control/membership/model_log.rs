@@ -22,7 +22,8 @@ pub(super) fn log_texts(fleet: &Fleet, texts: &BTreeMap<Arc<str>, FoundText>, ne
         }
         if found.text.is_none() && needs_text {
             let why = &*found.note;
-            warn!(model = &**model, why, "prompts of this model are not matched");
+            let help = "set `model_dir`";
+            warn!(model = &**model, why, help, "prompts of this model are not matched");
         } else {
             info!(model = &**model, text = found.note, "prompts of this model");
         }
