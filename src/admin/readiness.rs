@@ -5,7 +5,7 @@ use crate::calls::roles::engine_count;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_fleet::worker::{FleetSnapshot, Model, WorkerState, pools};
+use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
@@ -76,7 +76,8 @@ impl RouterReadiness {
             open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
         let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
         let missing = missing_workers(fleet, has_failed);
-        let concerns = missing.into_iter().chain(paused_models(fleet, board));
+        let concerns = missing.into_iter().chain(dropped_models(fleet));
+        let concerns = concerns.chain(paused_models(fleet, board));
         let concerns = concerns.chain(troubled_ranks(fleet, board, now)).chain(of_queues);
         let concerns = concerns.chain(further).collect();
         let orders = orders.into_iter().collect();
@@ -157,6 +158,26 @@ fn missing_workers(
     let all = engine_count(fleet);
     let count = names.len();
     (count > 0).then(|| format!("{count} of {all} workers not up: {}", named(names)))
+}
+
+/// Models without a worker, and the workers that served them and list other models now.
+fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
+    let dropped = fleet.models.iter().filter_map(|model| match model.kind {
+        ModelKind::Dropped(by) => Some((&*model.name, by)),
+        _ => None,
+    });
+    let (names, by): (Vec<&str>, BTreeSet<WorkerIndex>) = dropped.unzip();
+    let is_by = |rank: &RankIndex| {
+        fleet.ranks.get(rank.index()).is_some_and(|rank| by.contains(&rank.worker))
+    };
+    let listed = fleet.models.iter().filter(|model| model.ranks.iter().any(is_by));
+    let listed = named(listed.map(|model| &*model.name));
+    let workers = by.iter().filter_map(|by| fleet.workers.get(by.index()));
+    let workers = named(workers.map(|worker| &*worker.name));
+    let verb = if by.len() == 1 { "lists" } else { "list" };
+    let count = names.len();
+    let models = named(names);
+    (count > 0).then(|| format!("no worker serves {models} any more; {workers} {verb} {listed}"))
 }
 
 /// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
@@ -292,7 +313,7 @@ mod tests {
     use forebay_base::ModelIndex;
     use forebay_board::WindowOrigin;
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
-    use forebay_fleet::worker::test_support::two_pools;
+    use forebay_fleet::worker::test_support::{self, two_pools};
     use forebay_fleet::worker::{
         EventSocket, FeedSuspicion, OtherFeed, Rank, Requester, RoomLimits, SuspicionSign, Worker,
     };
@@ -316,6 +337,20 @@ mod tests {
         let of = "the certificate of `admin` for a.example";
         assert_eq!(readiness(113).concerns, [format!("{of} expires in 13 days")]);
         assert_eq!(readiness(99).concerns, [format!("{of} has expired")]);
+    }
+
+    /// N7: engines that came back with another model raised no concern.
+    #[test]
+    fn a_model_that_workers_list_no_longer_is_a_concern() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let lost = test_support::model("tiny", &[]);
+        let kind = ModelKind::Dropped(WorkerIndex(0));
+        fleet.models.extend([lost.clone(), Model { kind, ..lost }]);
+        let now = NanosSinceStart(1);
+        let found = RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now);
+        let listed = "base, adapter, other";
+        assert_eq!(found.concerns, [format!("no worker serves tiny any more; w lists {listed}")]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use forebay_board::account::{
     BlameScope, NO_ENDPOINT, NoContinuation, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
     StageHistograms,
 };
+use forebay_fleet::worker::ModelKind;
 use forebay_prompt::parse::{Endpoint, Reason};
 use std::sync::Arc;
 
@@ -190,6 +191,15 @@ pub(crate) fn workers_up(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
 pub(crate) fn sources_failing(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for source in sources.fleet.sources {
         family.sample(&[("source", &source.name)], u64::from(source.fault().is_some()));
+    }
+}
+
+pub(crate) fn models_dropped(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for model in sources.fleet.fleet.models.iter().filter(|model| !model.is_any()) {
+        let is_dropped = matches!(model.kind, ModelKind::Dropped(_));
+        if is_dropped || model.is_known() {
+            family.sample(&[("model", &*model.name)], u64::from(is_dropped));
+        }
     }
 }
 
