@@ -223,7 +223,7 @@ impl Publication {
         let unsaved = owners.feeds.snapshot_concern();
         let further =
             not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
-        let further = further.chain(unsaved);
+        let further = further.chain(unsaved).chain(forebay_admin::locked_out(&self.fleet));
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())
