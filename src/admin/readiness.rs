@@ -105,7 +105,7 @@ impl RouterReadiness {
     }
 
     /// The state in a word: the live page and `forebay top` have the same words.
-    fn state(&self) -> &'static str {
+    pub(crate) fn state(&self) -> &'static str {
         let Self { reasons, concerns, orders, .. } = self;
         match (reasons.is_empty(), concerns.is_empty(), orders.is_empty()) {
             (false, _, _) => "not ready",

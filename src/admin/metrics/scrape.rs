@@ -110,7 +110,6 @@ pub(crate) fn rejected(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
 /// Labels of a counter of refused requests.
 pub(crate) struct RefusalLabels {
     pub(crate) reason: &'static str,
-    pub(crate) is_shortage: bool,
     endpoint: &'static str,
     kind: &'static str,
     model_index: usize,
@@ -133,10 +132,8 @@ pub(crate) fn each_refused(
                     };
                     let count = total(counters, read);
                     if count > 0 {
-                        let is_shortage = reason.is_shortage();
                         let reason = reason.as_str();
-                        let labels =
-                            RefusalLabels { reason, is_shortage, endpoint, kind, model_index };
+                        let labels = RefusalLabels { reason, endpoint, kind, model_index };
                         refused(&labels, count);
                     }
                 }
