@@ -5,11 +5,12 @@ use crate::calls::roles::engine_count;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_fleet::worker::{FleetSnapshot, Model, WorkerState, pools};
+use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind, WorkerState, pools};
 use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 /// Whether the router serves, and how well.
@@ -32,6 +33,8 @@ pub struct PortCertificate {
     pub port: &'static str,
     pub names: Vec<String>,
     /// Since 1970; `None`: the date cannot be parsed.
+    pub begins_at: Option<Duration>,
+    /// Since 1970, as `begins_at`.
     pub expires_at: Option<Duration>,
 }
 
@@ -42,15 +45,17 @@ impl PortCertificate {
         served.iter().map(move |served| Self {
             port,
             names: served.names.clone(),
+            begins_at: served.begins_at,
             expires_at: served.expires_at,
         })
     }
 
     fn shown(&self) -> Value {
-        let Self { port, names, expires_at } = self;
+        let Self { port, names, begins_at, expires_at } = self;
         json!({
             "port": port,
             "names": names,
+            "begins_timestamp_seconds": begins_at.map(|at| at.as_secs()),
             "expires_timestamp_seconds": expires_at.map(|at| at.as_secs()),
         })
     }
@@ -76,18 +81,20 @@ impl RouterReadiness {
             open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
         let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
         let missing = missing_workers(fleet, has_failed);
-        let concerns = missing.into_iter().chain(paused_models(fleet, board));
+        let concerns = missing.into_iter().chain(dropped_models(fleet));
+        let concerns = concerns.chain(paused_models(fleet, board));
         let concerns = concerns.chain(troubled_ranks(fleet, board, now)).chain(of_queues);
         let concerns = concerns.chain(further).collect();
         let orders = orders.into_iter().collect();
         Self { reasons, concerns, orders, certificates: Vec::new() }
     }
 
-    /// Adds the certificates of the ports. Each that has expired or expires soon is a concern.
+    /// Adds the certificates of the ports. A certificate that is not valid yet, has expired or
+    /// expires soon is a concern.
     /// `now` counts since 1970.
     #[must_use]
     pub fn with_certificates(mut self, certificates: Vec<PortCertificate>, now: Duration) -> Self {
-        self.concerns.extend(certificates.iter().filter_map(|one| expiring(one, now)));
+        self.concerns.extend(certificates.iter().filter_map(|one| invalidity(one, now)));
         self.certificates = certificates;
         self
     }
@@ -98,7 +105,7 @@ impl RouterReadiness {
     }
 
     /// The state in a word: the live page and `forebay top` have the same words.
-    fn state(&self) -> &'static str {
+    pub(crate) fn state(&self) -> &'static str {
         let Self { reasons, concerns, orders, .. } = self;
         match (reasons.is_empty(), concerns.is_empty(), orders.is_empty()) {
             (false, _, _) => "not ready",
@@ -157,6 +164,26 @@ fn missing_workers(
     let all = engine_count(fleet);
     let count = names.len();
     (count > 0).then(|| format!("{count} of {all} workers not up: {}", named(names)))
+}
+
+/// Models without a worker, and the workers that served them and list other models now.
+fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
+    let dropped = fleet.models.iter().filter_map(|model| match model.kind {
+        ModelKind::Dropped(by) => Some((&*model.name, by)),
+        _ => None,
+    });
+    let (names, by): (Vec<&str>, BTreeSet<WorkerIndex>) = dropped.unzip();
+    let is_by = |rank: &RankIndex| {
+        fleet.ranks.get(rank.index()).is_some_and(|rank| by.contains(&rank.worker))
+    };
+    let listed = fleet.models.iter().filter(|model| model.ranks.iter().any(is_by));
+    let listed = named(listed.map(|model| &*model.name));
+    let workers = by.iter().filter_map(|by| fleet.workers.get(by.index()));
+    let workers = named(workers.map(|worker| &*worker.name));
+    let verb = if by.len() == 1 { "lists" } else { "list" };
+    let count = names.len();
+    let models = named(names);
+    (count > 0).then(|| format!("no worker serves {models} any more; {workers} {verb} {listed}"))
 }
 
 /// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
@@ -258,15 +285,30 @@ pub fn suspect_feeds(fleet: &FleetSnapshot) -> Option<String> {
     (count > 0).then(|| format!("{count} of {all} ranks have suspect KV events: {}", named(names)))
 }
 
+/// A file of API keys without a key, where clients have no other way in.
+#[must_use]
+pub fn locked_out(fleet: &FleetSnapshot) -> Option<String> {
+    let keys = fleet.tenants.keys().filter(|keys| keys.keys().is_empty());
+    keys.filter(|_| fleet.tenants.tokens().is_none())?;
+    let file = fleet.config.api_keys.as_deref().and_then(Path::file_name).unwrap_or_default();
+    Some(format!("`api_keys` {} holds no key: all requests get 401", file.display()))
+}
+
 /// Days before the end of a certificate in which it is a concern.
 const CERTIFICATE_DAYS: u64 = 14;
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
-/// A certificate that has expired or expires soon, with its port and its first name.
-fn expiring(certificate: &PortCertificate, now: Duration) -> Option<String> {
-    let PortCertificate { port, names, expires_at } = certificate;
+/// A certificate that is not valid yet, has expired or expires soon, with its port and its first
+/// name.
+fn invalidity(certificate: &PortCertificate, now: Duration) -> Option<String> {
+    let PortCertificate { port, names, begins_at, expires_at } = certificate;
     let name = names.first().map_or_else(String::new, |name| format!(" for {name}"));
     let of = format!("the certificate of `{port}`{name}");
+    let until_valid = begins_at.map(|at| at.saturating_sub(now)).unwrap_or_default();
+    if !until_valid.is_zero() {
+        let hours = until_valid.as_secs().div_ceil(SECONDS_PER_DAY / 24);
+        return Some(format!("{of} is valid only in {hours} hours"));
+    }
     let Some(left) = expires_at.as_ref()?.checked_sub(now) else {
         return Some(format!("{of} has expired"));
     };
@@ -292,7 +334,7 @@ mod tests {
     use forebay_base::ModelIndex;
     use forebay_board::WindowOrigin;
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
-    use forebay_fleet::worker::test_support::two_pools;
+    use forebay_fleet::worker::test_support::{self, two_pools};
     use forebay_fleet::worker::{
         EventSocket, FeedSuspicion, OtherFeed, Rank, Requester, RoomLimits, SuspicionSign, Worker,
     };
@@ -303,7 +345,9 @@ mod tests {
         let day = |days: u64| Duration::from_secs(days * SECONDS_PER_DAY);
         let readiness = |days: u64| {
             let names = vec!["a.example".to_owned()];
-            let one = PortCertificate { port: "admin", names, expires_at: Some(day(days)) };
+            let begins_at = Some(day(90));
+            let expires_at = Some(day(days));
+            let one = PortCertificate { port: "admin", names, begins_at, expires_at };
             RouterReadiness::default().with_certificates(vec![one], day(100))
         };
         assert_eq!(readiness(114).concerns, Vec::<String>::new());
@@ -316,6 +360,25 @@ mod tests {
         let of = "the certificate of `admin` for a.example";
         assert_eq!(readiness(113).concerns, [format!("{of} expires in 13 days")]);
         assert_eq!(readiness(99).concerns, [format!("{of} has expired")]);
+        assert_eq!(certificate["begins_timestamp_seconds"], 90 * SECONDS_PER_DAY);
+        // N7: only the check and the start warned.
+        let one = readiness(200).certificates;
+        let early = RouterReadiness::default().with_certificates(one, day(89));
+        assert_eq!(early.concerns, [format!("{of} is valid only in 24 hours")]);
+    }
+
+    /// N7: engines that came back with another model raised no concern.
+    #[test]
+    fn a_model_that_workers_list_no_longer_is_a_concern() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let lost = test_support::model("tiny", &[]);
+        let kind = ModelKind::Dropped(WorkerIndex(0));
+        fleet.models.extend([lost.clone(), Model { kind, ..lost }]);
+        let now = NanosSinceStart(1);
+        let found = RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now);
+        let listed = "base, adapter, other";
+        assert_eq!(found.concerns, [format!("no worker serves tiny any more; w lists {listed}")]);
     }
 
     #[test]

@@ -72,6 +72,8 @@ impl Tickets {
 pub struct ServedCertificate {
     /// Host names of the certificate.
     pub names: Vec<String>,
+    /// Beginning of its validity, since 1970; `None` if the date cannot be parsed.
+    pub begins_at: Option<Duration>,
     /// Expiry since 1970; `None` if the date cannot be parsed.
     pub expires_at: Option<Duration>,
 }
@@ -99,6 +101,7 @@ impl Acceptor {
         let certified = certified.collect::<Result<Vec<_>, _>>()?;
         let served = certified.iter().map(|pair| ServedCertificate {
             names: pair.names.clone(),
+            begins_at: pair.begins_at,
             expires_at: pair.expires_at,
         });
         let certificates = served.collect();

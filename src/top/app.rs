@@ -164,6 +164,7 @@ impl App {
         let live = &mut self.live;
         live.uptime_ms = snapshot.uptime_ms;
         let cleaned = |texts: &[String]| texts.iter().map(|text| clean(text)).collect();
+        live.condition.state = clean(&snapshot.condition.state);
         live.condition.reasons = cleaned(&snapshot.condition.reasons);
         live.condition.concerns = cleaned(&snapshot.condition.concerns);
         live.condition.orders = cleaned(&snapshot.condition.orders);

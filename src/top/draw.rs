@@ -103,24 +103,20 @@ impl App {
             StreamLink::Lost(why) => format!("  LOST ({why}), trying again"),
         };
         let frozen = if self.frozen.is_some() { "  FROZEN" } else { "" };
-        let Condition { reasons, concerns, orders } = &view.condition;
-        let refused = view.figures.short_share().filter(|share| *share > 0.0);
-        let refused = refused.map(|share| format!("{} of requests refused", percent(Some(share))));
-        let concerns: Vec<_> = refused.iter().chain(concerns).map(String::as_str).collect();
-        let ready = match (reasons.as_slice(), concerns.as_slice()) {
+        let condition = &view.condition;
+        let ready = match condition.word() {
             _ if view.version.is_empty() => "waiting".to_owned(),
-            ([], []) if orders.is_empty() => "ready".to_owned(),
-            ([], []) => format!("REFUSING: {}", orders.join("; ")),
-            ([], concerns) => {
-                let orders = orders.iter().map(String::as_str);
-                let all: Vec<&str> = concerns.iter().copied().chain(orders).collect();
-                format!("DEGRADED: {}", all.join("; "))
-            }
-            (reasons, concerns) => {
-                let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
-                format!("NOT READY: {}", [&*reasons, concerns].concat().join("; "))
-            }
+            "ready" => "ready".to_owned(),
+            word => word.to_uppercase(),
         };
+        let refused = view.figures.refused_share().filter(|share| *share > 0.0).map(|share| {
+            let reason = view.figures.refused_for.as_deref().unwrap_or("for several reasons");
+            format!("{} of requests refused, {reason}", percent(Some(share)))
+        });
+        let Condition { reasons, concerns, orders, .. } = condition;
+        let why = reasons.iter().chain(concerns).chain(orders).chain(&refused);
+        let why: Vec<&str> = why.map(String::as_str).collect();
+        let ready = if why.is_empty() { ready } else { format!("{ready}: {}", why.join("; ")) };
         let version = &view.version;
         let policy = &view.policy;
         let up = span(view.uptime_ms);

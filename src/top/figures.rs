@@ -29,8 +29,8 @@ struct KeptSnapshot {
 struct KeptRequests {
     answered: f64,
     refused: f64,
-    /// Refused for want of room, time or health.
-    short: f64,
+    /// Refused requests by their reason.
+    refusals: BTreeMap<String, f64>,
     /// `None`: the router had no tenants.
     tenants: Option<BTreeMap<String, TenantCounts>>,
 }
@@ -47,8 +47,8 @@ pub(crate) struct RecentSnapshots {
 pub(crate) struct FigureLine {
     pub(crate) answered_per_s: Option<f64>,
     pub(crate) refused_per_s: Option<f64>,
-    /// Of the refused: for want of room, time or health, and not by an operator's order.
-    pub(crate) short_per_s: Option<f64>,
+    /// Most frequent reason of the refusals.
+    pub(crate) refused_for: Option<String>,
     pub(crate) ttft_p50_s: Option<f64>,
     pub(crate) ttft_p99_s: Option<f64>,
     pub(crate) queue_p99_s: Option<f64>,
@@ -58,11 +58,10 @@ pub(crate) struct FigureLine {
 }
 
 impl FigureLine {
-    /// Share of requests that the router or its workers had no room, time or health for, of all
-    /// requests that ended. A tenant past its quota is no fault of the router.
-    pub(crate) fn short_share(&self) -> Option<f64> {
+    /// Share of refused requests, of all requests that ended.
+    pub(crate) fn refused_share(&self) -> Option<f64> {
         let ended = self.refused_per_s? + self.answered_per_s?;
-        (ended > 0.0).then_some(self.short_per_s? / ended)
+        (ended > 0.0).then_some(self.refused_per_s? / ended)
     }
 }
 
@@ -111,7 +110,7 @@ impl RecentSnapshots {
             requests: KeptRequests {
                 answered: snapshot.counts.requests_total.values().sum(),
                 refused: refusals.rejected_total.values().sum(),
-                short: refusals.shortage_total.values().sum(),
+                refusals: refusals.rejected_total.clone(),
                 tenants: snapshot.counts.tenants.clone(),
             },
             overlap_bytes: total("overlap_bytes_total"),
@@ -160,6 +159,16 @@ impl RecentSnapshots {
         self.rate_where(is_same, |kept| kept.ended.get(place).copied().flatten())
     }
 
+    /// Most frequent reason of refusals, in the time of a rate.
+    fn refused_for(&self) -> Option<String> {
+        let (old, new) = self.ends(RATE_MS)?;
+        let before = |reason: &str| old.requests.refusals.get(reason).copied().unwrap_or_default();
+        let growth = new.requests.refusals.iter();
+        let growth = growth.map(|(reason, count)| (reason, count - before(reason)));
+        let most = growth.filter(|(_, count)| *count > 0.0).max_by(|a, b| a.1.total_cmp(&b.1));
+        most.map(|(reason, _)| clean(reason))
+    }
+
     pub(crate) fn figures(&self) -> FigureLine {
         let share = self.ends(SHARE_MS).and_then(|(old, new)| {
             let whole = new.prompt_bytes - old.prompt_bytes;
@@ -169,7 +178,7 @@ impl RecentSnapshots {
         FigureLine {
             answered_per_s: self.rate(|kept| Some(kept.requests.answered - kept.requests.refused)),
             refused_per_s: self.rate(|kept| Some(kept.requests.refused)),
-            short_per_s: self.rate(|kept| Some(kept.requests.short)),
+            refused_for: self.refused_for(),
             ttft_p50_s: self.quantile("first_token", 0.5),
             ttft_p99_s: self.quantile("first_token", 0.99),
             queue_p99_s: self.quantile("queue", 0.99),

@@ -27,10 +27,25 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Condition {
+    /// The word of `/readyz`. Empty from a router of an older version.
+    pub(crate) state: String,
     pub(crate) reasons: Vec<String>,
     pub(crate) concerns: Vec<String>,
     /// Refusals that an operator ordered.
     pub(crate) orders: Vec<String>,
+}
+
+impl Condition {
+    /// The router's word, or what its lists mean.
+    pub(crate) fn word(&self) -> &str {
+        match self.state.as_str() {
+            "" if !self.reasons.is_empty() => "not ready",
+            "" if !self.concerns.is_empty() => "degraded",
+            "" if !self.orders.is_empty() => "refusing",
+            "" => "ready",
+            word => word,
+        }
+    }
 }
 
 /// Figures of the whole router.
@@ -57,9 +72,6 @@ pub(crate) struct SnapshotCounts {
 #[serde(default)]
 pub(crate) struct RefusalCounts {
     pub(crate) rejected_total: BTreeMap<String, f64>,
-    /// Refusals for want of room, time or health, and not for a fault or a limit of the caller, or
-    /// by the order of an operator.
-    pub(crate) shortage_total: BTreeMap<String, f64>,
 }
 
 /// Requests of a tenant since the start.

@@ -74,7 +74,6 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
         snapshot["concerns"] = json!(["a long concern ".repeat(20)]);
         snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": refused});
         snapshot["rejected_total"] = json!({ "rejected-window": refused });
-        snapshot["shortage_total"] = snapshot["rejected_total"].clone();
         snapshot
     };
     let frame = text(&app(&[at(10_000, 0), at(11_000, 30)]), 130);
@@ -82,40 +81,62 @@ fn a_worker_without_ranks_has_a_row_and_the_condition_is_whole() {
     assert!(row.contains(" - ") && row.contains("not reached"), "{row}");
     assert!(frame.contains("3 ranks"), "{frame}");
     let head = frame.lines().next().unwrap();
-    let wanted = "DEGRADED: 75% of requests refused; a long concern";
+    let refused = "; 75% of requests refused, rejected-window  up";
+    assert!(head.contains(refused), "{head}");
+    let wanted = "DEGRADED: a long concern";
     assert!(head.contains(wanted) && head.ends_with("http://r:9090"), "{head}");
 }
 
-/// M2: refusals by the window of an operator are no fault of the router. Refusals by another window
-/// are, at the same time and right after.
+/// N7: the word is that of the router, whatever the refusals.
 #[test]
-fn a_window_by_hand_is_refusing_and_not_degraded() {
+fn the_word_is_that_of_the_router() {
+    let at = |uptime_ms: u64, state: &str| {
+        let mut snapshot = snapshot(2, uptime_ms);
+        snapshot["state"] = json!(state);
+        snapshot["concerns"] = json!([]);
+        snapshot["requests_total"] = json!({ "404": uptime_ms / 100 });
+        snapshot["rejected_total"] = json!({ "unknown-model": uptime_ms / 100 });
+        snapshot
+    };
+    for (state, word) in [("ready", "ready"), ("degraded", "DEGRADED"), ("not ready", "NOT READY")]
+    {
+        let frame = text(&app(&[at(10_000, state), at(11_000, state)]), 200);
+        let wanted = format!("  {word}: 100% of requests refused, unknown-model  up");
+        assert!(frame.contains(&wanted), "{frame}");
+    }
+}
+
+/// M2: refusals by the window of an operator are no fault of the router. N7: refusals changed the
+/// word, and `top` had another word than `/readyz`.
+#[test]
+fn refusals_do_not_change_the_word() {
     let at = |uptime_ms: u64, [ordered, full]: [u64; 2], is_open: bool| {
         let mut snapshot = snapshot(2, uptime_ms);
         snapshot["requests_total"] = json!({"200": uptime_ms / 100, "429": ordered + full});
         snapshot["rejected_total"] =
             json!({ "rejected-by-operator": ordered, "rejected-window": full });
-        snapshot["shortage_total"] = json!({ "rejected-window": full });
         let order = "an operator opened the rejection window of 1 of 2 pools: m";
         snapshot["orders"] = if is_open { json!([order]) } else { json!([]) };
         snapshot
     };
     let head = |values: &[Value]| text(&app(values), 200).lines().next().unwrap().to_owned();
     let opened = [at(10_000, [0, 0], false), at(11_000, [30, 0], true)];
-    let refusing = "REFUSING: an operator opened the rejection window of 1 of 2 pools: m";
+    let refusing = "REFUSING: an operator opened the rejection window of 1 of 2 pools: m; \
+                    75% of requests refused, rejected-by-operator  up";
     assert!(head(&opened).contains(refusing), "{}", head(&opened));
     let closed = [at(10_000, [0, 0], true), at(11_000, [40, 0], false)];
-    assert!(head(&closed).contains("ready") && !head(&closed).contains("refused"));
+    let wanted = "  ready: 80% of requests refused, rejected-by-operator  up";
+    assert!(head(&closed).contains(wanted), "{}", head(&closed));
     let mut both = opened;
     both[1]["concerns"] = json!(["a peer is lost"]);
     assert!(head(&both).contains("DEGRADED: a peer is lost; an operator"), "{}", head(&both));
     // The queue of the other pool is full meanwhile.
     let full = [at(10_000, [0, 0], true), at(11_000, [30, 60], true)];
-    let wanted = "DEGRADED: 60% of requests refused; an operator";
+    let wanted = "pools: m; 90% of requests refused, rejected-window  up";
     assert!(head(&full).contains(wanted), "{}", head(&full));
     let mut history = at(10_000, [30, 0], true);
     history["history"] = json!([{"uptime_ms": 9_000, "requests_total": {"200": 90},
-        "rejected_total": {}, "shortage_total": {}}]);
+        "rejected_total": {}}]);
     assert!(head(&[history.clone()]).contains("REFUSING"), "{}", head(&[history]));
 }
 
@@ -331,13 +352,13 @@ fn a_tenant_over_its_quota_leaves_the_router_ready() {
     let at = |uptime_ms: u64, refused: u64| {
         let mut snapshot = snapshot(2, uptime_ms);
         snapshot["rejected_total"] = json!({ "rejected-tokens-per-minute": refused });
-        snapshot["shortage_total"] = json!({});
         let noisy = json!({"answered": 9, "refused": refused, "failed": 0, "left": 0});
         snapshot["tenants"] = json!({ "noisy": noisy });
         snapshot
     };
     let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
-    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    let wanted = "kv  ready: 50% of requests refused, rejected-tokens-per-minute  ";
+    assert!(frame.starts_with(&format!("forebay 1.2.3 {wanted}")), "{frame}");
     assert!(frame.contains("noisy 0/s 5.0 refused/s"), "{frame}");
 }
 
@@ -359,12 +380,12 @@ fn wrong_keys_leave_the_router_ready() {
     let at = |uptime_ms: u64, wrong: u64| {
         let mut snapshot = snapshot(2, uptime_ms);
         snapshot["rejected_total"] = json!({ "unauthorized": wrong });
-        snapshot["shortage_total"] = json!({});
         snapshot["tenants"] = json!({ "*": { "answered": 9, "invalid": wrong } });
         snapshot
     };
     let frame = text(&app(&[at(1_000, 0), at(2_000, 5)]), 150);
-    assert!(frame.starts_with("forebay 1.2.3 kv  ready  "), "{frame}");
+    let wanted = "forebay 1.2.3 kv  ready: 50% of requests refused, unauthorized  ";
+    assert!(frame.starts_with(wanted), "{frame}");
     assert!(frame.contains("tenants  * 0/s 5.0 invalid/s"), "{frame}");
 }
 

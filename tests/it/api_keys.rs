@@ -260,6 +260,10 @@ fn keys_come_and_go_with_a_reload() {
     forebay(&["key", "remove", "--file", path, two.get(..12).unwrap()]);
     process.signal(Signal::HUP);
     until("the last key is gone", || status(&two) == 401);
+    // N7: a router that refused all requests was ready, without a concern.
+    let readyz = truth::get(process.admin, "/readyz").text();
+    let wanted = "`api_keys` keys.toml holds no key: all requests get 401";
+    assert!(readyz.contains(wanted), "{readyz}");
 }
 
 fn write_key(path: &Path, secret: &str) {

@@ -61,6 +61,12 @@ fn its_models_are_asked_again_when_its_feed_broke() {
     let _new = engine(listen, "new", Some(events));
     until("the new model is known", || admin(&handle, "/workers").text().contains(r#"["new"]"#));
     assert_eq!((status(&handle, "new"), status(&handle, "old")), (200, 404));
+    // N7: nothing alarmed.
+    let readyz = admin(&handle, "/readyz").text();
+    assert!(readyz.contains("no worker serves old any more; "), "{readyz}");
+    let metrics = admin(&handle, "/metrics").text();
+    assert!(metrics.contains("forebay_model_dropped{model=\"old\"} 1"), "{metrics}");
+    assert!(metrics.contains("forebay_model_dropped{model=\"new\"} 0"), "{metrics}");
 }
 
 /// The sign that the old process has gone comes before the new process answers.

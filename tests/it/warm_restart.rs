@@ -377,6 +377,9 @@ fn snapshots_are_written_while_the_router_runs_and_survive_a_disk_that_fails() {
     // The router may just write a file there.
     until("the folder is gone", || std::fs::remove_dir_all(&place).is_ok());
     until("the failure is counted", || writes("failed") > 0.5);
+    // N7: the failure was no concern.
+    let readyz = admin(&handle, "/readyz").text();
+    assert!(readyz.contains("`index.snapshot` ") && readyz.contains(" cannot be written for "));
     assert_eq!(admin(&handle, "/readyz").status, 200, "and nothing else happens");
     std::fs::create_dir(&place).unwrap();
     until("it is there again", || path.is_file());

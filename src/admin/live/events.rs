@@ -4,11 +4,11 @@
 
 use super::super::calls::windows::{cause_by, opener, openers, pool_name, window_cause};
 use forebay_base::limits::{LIVE_EVENTS_MAX, LOG_ALIKE_LINES_MAX};
-use forebay_base::{NanosSinceStart, PoolIndex, WorkerIndex};
+use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::{WindowOrigin, Windows};
-use forebay_fleet::worker::{FleetSnapshot, Worker, WorkerState};
+use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Older events are only in a whole snapshot.
@@ -23,8 +23,8 @@ struct LiveEvent {
     id: u64,
     /// Counts up with each change of an event.
     number: u64,
-    /// Worker and number of ranks, for events that grow.
-    ranks: Option<(WorkerIndex, usize)>,
+    /// Worker and its ranks, for events that grow. A rank that changes twice is in the set once.
+    ranks: Option<(WorkerIndex, BTreeSet<RankIndex>)>,
     /// Number of workers, for an event about many.
     workers: Option<usize>,
     at: NanosSinceStart,
@@ -38,7 +38,7 @@ struct FeedChange<'a> {
     worker: WorkerIndex,
     name: &'a str,
     words: &'a str,
-    count: usize,
+    ranks: BTreeSet<RankIndex>,
 }
 
 /// The last events, oldest first.
@@ -93,27 +93,25 @@ impl Events {
     }
 
     /// Adds ranks of a worker to its recent event of the same kind, or begins an event.
-    fn push_ranks(&mut self, change: &FeedChange<'_>, at: NanosSinceStart) {
-        let FeedChange { kind, worker, name, words, count } = *change;
-        if count == 0 {
+    fn push_ranks(&mut self, change: FeedChange<'_>, at: NanosSinceStart) {
+        let FeedChange { kind, worker, name, words, ranks } = change;
+        if ranks.is_empty() {
             return;
         }
-        let is_same = |event: &&mut LiveEvent| {
-            let is_its = event.ranks.is_some_and(|(of, _)| of == worker);
-            is_its && event.kind == kind && event.at.plus(TOGETHER) > at
-        };
-        let text = |count| format!("{name}: {words} {}", ranks(count));
-        if let Some(event) = self.kept.iter_mut().rev().find(is_same) {
-            let all = event.ranks.map_or(0, |(_, before)| before) + count;
-            self.pushed_count += 1;
-            event.number = self.pushed_count;
-            event.ranks = Some((worker, all));
-            event.text = text(all);
-            return;
+        let text = |ranks: &BTreeSet<_>| format!("{name}: {words} {}", ranks_in_words(ranks.len()));
+        let is_recent = |event: &LiveEvent| event.kind == kind && event.at.plus(TOGETHER) > at;
+        for event in self.kept.iter_mut().rev().filter(|event| is_recent(event)) {
+            if let Some((_, all)) = event.ranks.as_mut().filter(|(of, _)| *of == worker) {
+                all.extend(ranks);
+                event.text = text(all);
+                self.pushed_count += 1;
+                event.number = self.pushed_count;
+                return;
+            }
         }
-        self.push(kind, text(count), at);
+        self.push(kind, text(&ranks), at);
         if let Some(event) = self.kept.back_mut() {
-            event.ranks = Some((worker, count));
+            event.ranks = Some((worker, ranks));
         }
     }
 
@@ -158,30 +156,24 @@ impl Events {
         worker: WorkerIndex,
         now: NanosSinceStart,
     ) {
-        let mut found = 0_usize;
-        let mut lost = 0_usize;
-        let mut suspected = 0_usize;
-        let mut cleared = 0_usize;
-        for (position, rank) in after.ranks.iter().enumerate() {
-            if rank.worker == worker {
-                let was = before.ranks.get(position).is_some_and(|rank| rank.kv_feed_live);
-                found += usize::from(rank.kv_feed_live && !was);
-                lost += usize::from(!rank.kv_feed_live && was);
-                let was = before.ranks.get(position);
-                let was = was.is_some_and(|rank| rank.feed_suspicion.is_some());
-                let is = rank.feed_suspicion.is_some();
-                suspected += usize::from(is && !was);
-                cleared += usize::from(!is && was);
-            }
-        }
+        let changed = |has: fn(&Rank) -> bool, wanted: bool| -> BTreeSet<RankIndex> {
+            let ranks = after.ranks.iter().enumerate().filter(|(_, rank)| rank.worker == worker);
+            let changed = ranks.filter(|(position, rank)| {
+                let had = before.ranks.get(*position).is_some_and(has);
+                has(rank) == wanted && had != wanted
+            });
+            changed.filter_map(|(position, _)| RankIndex::try_from_index(position)).collect()
+        };
+        let is_live = |rank: &Rank| rank.kv_feed_live;
+        let is_suspect = |rank: &Rank| rank.feed_suspicion.is_some();
         let name = after.workers.get(worker.index()).map_or("", |worker| &*worker.name);
-        for (kind, words, count) in [
-            ("feed", "follows the KV events of", found),
-            ("lost", "lost the KV events of", lost),
-            ("suspected", "suspect KV events of", suspected),
-            ("cleared", "no longer suspect: KV events of", cleared),
+        for (kind, words, ranks) in [
+            ("feed", "follows the KV events of", changed(is_live, true)),
+            ("lost", "lost the KV events of", changed(is_live, false)),
+            ("suspected", "suspect KV events of", changed(is_suspect, true)),
+            ("cleared", "no longer suspect: KV events of", changed(is_suspect, false)),
         ] {
-            self.push_ranks(&FeedChange { kind, worker, name, words, count }, now);
+            self.push_ranks(FeedChange { kind, worker, name, words, ranks }, now);
         }
     }
 
@@ -265,7 +257,7 @@ fn state_changes(was: Option<&Worker>, is: &Worker) -> Vec<(&'static str, &'stat
     changes
 }
 
-fn ranks(count: usize) -> String {
+fn ranks_in_words(count: usize) -> String {
     if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") }
 }
 
@@ -405,6 +397,22 @@ mod tests {
         let two = "w: follows the KV events of 2 ranks";
         let one = "w: follows the KV events of 1 rank";
         assert_eq!(told, [(1, 2, two), (3, 3, one)]);
+    }
+
+    /// N7: an engine that starts twice in ten seconds had "2 ranks", with one rank.
+    #[test]
+    fn a_rank_that_is_lost_twice_is_one_rank() {
+        let mut events = Events::default();
+        let mut before = two_pools();
+        for seconds in 0..6 {
+            let mut after = two_pools();
+            after.ranks[0].kv_feed_live = seconds % 2 == 0;
+            events.compare(&before, &after, NOW.plus(Duration::from_secs(seconds)));
+            before = after;
+        }
+        let texts: Vec<&str> = events.kept.iter().map(|event| &*event.text).collect();
+        let wanted = ["w: follows the KV events of 1 rank", "w: lost the KV events of 1 rank"];
+        assert_eq!(texts, wanted);
     }
 
     #[test]

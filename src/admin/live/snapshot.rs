@@ -4,9 +4,7 @@
 use super::super::calls::windows;
 use super::super::metrics::catalogue;
 use super::super::metrics::samples::seconds;
-use super::super::metrics::scrape::{
-    RefusalLabels, STAGE_BOUNDS, each_answered, each_refused, stage_figures,
-};
+use super::super::metrics::scrape::{STAGE_BOUNDS, each_answered, each_refused, stage_figures};
 use super::super::metrics::scrape_choices::{first_byte_figures, of_rank};
 use super::super::readiness::RouterReadiness;
 use super::super::sources::{ScrapeSources, WorkerSources, total};
@@ -61,6 +59,7 @@ impl SnapshotParts<'_, '_, '_> {
             "router_id": router_id.as_str(),
             "generation": fleet.generation,
             "whole": whole,
+            "state": readiness.state(),
             "reasons": readiness.reasons,
             "concerns": readiness.concerns,
             "orders": readiness.orders,
@@ -85,8 +84,7 @@ pub(super) fn router_figures(sources: &ScrapeSources<'_>) -> Map<String, Value> 
         ("uptime_ms", json!(sources.fleet.now.0 / 1_000_000)),
         ("totals", totals(sources)),
         ("requests_total", answered(sources)),
-        ("rejected_total", refused(sources, |_| true)),
-        ("shortage_total", refused(sources, |refused| refused.is_shortage)),
+        ("rejected_total", refused(sources)),
         ("stage_seconds", stages(sources)),
     ];
     let tenants = tenants::figures(sources).map(|tenants| ("tenants", tenants));
@@ -133,12 +131,10 @@ fn answered(sources: &ScrapeSources<'_>) -> Value {
 }
 
 /// Refused requests by reason.
-fn refused(sources: &ScrapeSources<'_>, is_meant: impl Fn(&RefusalLabels) -> bool) -> Value {
+fn refused(sources: &ScrapeSources<'_>) -> Value {
     let mut by_reason: BTreeMap<&str, u64> = BTreeMap::new();
     each_refused(sources.shards.counters, |refused, count| {
-        if is_meant(refused) {
-            *by_reason.entry(refused.reason).or_default() += count;
-        }
+        *by_reason.entry(refused.reason).or_default() += count;
     });
     json!(by_reason)
 }

@@ -230,6 +230,9 @@ catalogue! {
         /// Workers by role and state; `registering`: waits for its registry; `unused`: another
         /// worker is the same engine.
         WORKERS = Gauge "workers" ["role", "state"] Labelled(scrape::workers);
+        /// 1 while no worker serves a model that a worker served before: the worker lists other
+        /// models now.
+        MODEL_DROPPED = Gauge "model_dropped" ["model"] Labelled(scrape::models_dropped);
         /// 1 while a source of workers (a file, or a DNS name) cannot be read, or its workers find
         /// no place.
         SOURCE_FAILING = Gauge "source_failing" ["source"] Labelled(scrape::sources_failing);

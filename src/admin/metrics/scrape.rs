@@ -11,6 +11,7 @@ use forebay_board::account::{
     BlameScope, NO_ENDPOINT, NoContinuation, OVERLAP_ERROR_BLOCKS_MAX, ShardCounters, Stage,
     StageHistograms,
 };
+use forebay_fleet::worker::ModelKind;
 use forebay_prompt::parse::{Endpoint, Reason};
 use std::sync::Arc;
 
@@ -109,7 +110,6 @@ pub(crate) fn rejected(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
 /// Labels of a counter of refused requests.
 pub(crate) struct RefusalLabels {
     pub(crate) reason: &'static str,
-    pub(crate) is_shortage: bool,
     endpoint: &'static str,
     kind: &'static str,
     model_index: usize,
@@ -132,10 +132,8 @@ pub(crate) fn each_refused(
                     };
                     let count = total(counters, read);
                     if count > 0 {
-                        let is_shortage = reason.is_shortage();
                         let reason = reason.as_str();
-                        let labels =
-                            RefusalLabels { reason, is_shortage, endpoint, kind, model_index };
+                        let labels = RefusalLabels { reason, endpoint, kind, model_index };
                         refused(&labels, count);
                     }
                 }
@@ -190,6 +188,15 @@ pub(crate) fn workers_up(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
 pub(crate) fn sources_failing(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for source in sources.fleet.sources {
         family.sample(&[("source", &source.name)], u64::from(source.fault().is_some()));
+    }
+}
+
+pub(crate) fn models_dropped(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for model in sources.fleet.fleet.models.iter().filter(|model| !model.is_any()) {
+        let is_dropped = matches!(model.kind, ModelKind::Dropped(_));
+        if is_dropped || model.is_known() {
+            family.sample(&[("model", &*model.name)], u64::from(is_dropped));
+        }
     }
 }
 

@@ -90,32 +90,33 @@ function head(snapshot) {
   put(find("replicas"), replicas && !replicas.connected ? lost : others);
   const stalled = snapshot.stalled.filter(Boolean).length;
   const reason = stalled ? [...why, `${stalled} shards stalled`] : why;
-  const concerns = [...refusals(), ...snapshot.concerns];
-  const [state, text] = condition(reason, concerns, snapshot.orders ?? []);
+  const [state, word] = STATES[snapshot.state];
+  const all = [...reason, ...snapshot.concerns, ...snapshot.orders, ...refusals()];
+  const text = all.length ? `${word}: ${all.join("; ")}` : word;
   put(find("ready"), text);
   find("ready").className = `ready ${state}`;
   const name = { bad: "✕ Forebay", warn: "▲ Forebay", held: "■ Forebay" }[state] ?? "Forebay";
   if (document.title !== name) document.title = name;
 }
 
-function condition(reason, concerns, orders) {
-  if (reason.length) return ["bad", `✕ Not ready: ${[...reason, ...concerns].join("; ")}`];
-  if (concerns.length) return ["warn", `▲ Degraded: ${[...concerns, ...orders].join("; ")}`];
-  if (orders.length) return ["held", `■ Refusing: ${orders.join("; ")}`];
-  return ["", "● Ready"];
-}
+/** Class and text of each state of `/readyz`. */
+const STATES = {
+  "not ready": ["bad", "✕ Not ready"],
+  degraded: ["warn", "▲ Degraded"],
+  refusing: ["held", "■ Refusing"],
+  ready: ["", "● Ready"],
+};
 
 /**
- * The share of requests in the last seconds that were refused for want of room, time or health,
- * with the most frequent reason. A tenant past its quota and the order of an operator are no fault
- * of the router.
+ * The share of requests in the last seconds that were refused, with the most frequent reason. The
+ * share is no part of the state: clients may be at fault, or an operator may have ordered it.
  */
 function refusals() {
-  const [refused] = recent.growth((one) => sumOf(one.shortage_total), REFUSALS_MS);
+  const [refused] = recent.growth((one) => sumOf(one.rejected_total), REFUSALS_MS);
   const [answered] = recent.growth((one) => sumOf(one.requests_total), REFUSALS_MS);
   if (refused <= 0) return [];
-  const of = (reason) => recent.growth((one) => one.shortage_total[reason] ?? 0, REFUSALS_MS)[0];
-  const names = Object.keys(recent.newest.shortage_total);
+  const of = (reason) => recent.growth((one) => one.rejected_total[reason] ?? 0, REFUSALS_MS)[0];
+  const names = Object.keys(recent.newest.rejected_total);
   const most = names.reduce((best, name) => (of(name) > of(best) ? name : best));
   return [`${percent(refused / Math.max(answered, refused))} of requests refused, ${most}`];
 }

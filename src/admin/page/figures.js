@@ -8,10 +8,9 @@ export class Recent {
 
   push(snapshot) {
     const { uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants } = snapshot;
-    const { shortage_total } = snapshot;
     this.routerId = snapshot.router_id ?? this.routerId;
     this.kept.push({
-      uptime_ms, totals, requests_total, rejected_total, shortage_total, stage_seconds, tenants,
+      uptime_ms, totals, requests_total, rejected_total, stage_seconds, tenants,
     });
     if (this.kept.length > KEPT_MAX) this.kept.shift();
   }

@@ -202,6 +202,11 @@ impl Feeds {
         self.snapshots.figures()
     }
 
+    /// Why the last snapshot could not be written, if it could not.
+    pub(super) fn snapshot_concern(&self) -> Option<String> {
+        self.snapshots.concern()
+    }
+
     /// Reason why the router is not ready, while ranks wait for their restored blocks.
     pub(super) fn restoring(&self) -> Option<String> {
         self.snapshots.restoring()

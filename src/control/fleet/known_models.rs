@@ -2,6 +2,7 @@
 
 use super::model_state::{ModelEvent, ModelState, SoleWorker};
 use super::remembered_worker::RememberedWorker;
+use forebay_base::WorkerIndex;
 use forebay_config::{Config, WorkerConfig};
 use forebay_discovery::Listing;
 use forebay_fleet::worker::{ANY_MODEL, WorkerState};
@@ -20,6 +21,9 @@ pub(super) struct FleetModels {
     /// In the order of their indices. A name keeps its index without a worker.
     pub(super) names: Vec<Arc<str>>,
     pub(super) sole: SoleWorker,
+    /// Models that a worker has listed and lists no longer, with the last such worker. Adapters do
+    /// not count: they come and go while their engine runs.
+    pub(super) dropped: BTreeMap<Arc<str>, WorkerIndex>,
     /// Workers of the process before that are not present yet, by `host:port`.
     pub(super) remembered: BTreeMap<String, RememberedWorker>,
 }

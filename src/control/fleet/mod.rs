@@ -328,6 +328,7 @@ impl Fleet {
             let names = description.model_names();
             left.models = self.models.place(&names, &mut known.models.brought);
         }
+        self.take_dropped(worker, &description);
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let before = known.description.take();
             if before.is_none() {

@@ -4,7 +4,7 @@ use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
 use forebay_config::WorkerConfig;
 use forebay_discovery::{EngineReport, Listing, ServedModel, ServerTraits, configured_model};
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, ModelKind};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_select::{NoModel, model};
 
@@ -331,6 +331,38 @@ fn the_names_of_one_worker_leave_places_for_others() {
     }
     describe(&mut fleet, 1, Listing::Listed);
     assert_eq!(asked(&fleet.snapshot(), "b"), Ok(vec![WorkerIndex(1)]));
+}
+
+/// N7: engines that came back with another model left no trace but an INFO.
+#[test]
+fn a_model_is_dropped_until_a_worker_lists_it_or_its_worker_goes() {
+    let config = tested_config();
+    let mut fleet = Fleet::new(&config, KeySeed(1));
+    let dropped = |fleet: &mut Fleet| -> Vec<String> {
+        let models = fleet.snapshot().models.into_iter();
+        let dropped = models.filter(|model| matches!(model.kind, ModelKind::Dropped(_)));
+        dropped.map(|model| model.name.to_string()).collect()
+    };
+    let list = |fleet: &mut Fleet, worker, names: &[&str], listing| {
+        let models = names.iter().map(|name| configured_model(name)).collect();
+        describe_by(fleet, worker, models, listing);
+    };
+    list(&mut fleet, 0, &["tiny", "alias"], Listing::Listed);
+    list(&mut fleet, 1, &["tiny"], Listing::Listed);
+    assert_eq!(dropped(&mut fleet), [""; 0]);
+    list(&mut fleet, 0, &["other", "alias"], Listing::Listed);
+    assert_eq!(fleet.dropped_by("tiny"), Some(WorkerIndex(0)));
+    assert_eq!(dropped(&mut fleet), [""; 0], "the second worker serves it");
+    list(&mut fleet, 1, &["other"], Listing::Listed);
+    assert_eq!(dropped(&mut fleet), ["tiny"]);
+    list(&mut fleet, 0, &["tiny"], Listing::Listed);
+    assert_eq!(dropped(&mut fleet), ["alias"], "tiny is back");
+    fleet.remove(WorkerIndex(0));
+    assert_eq!(dropped(&mut fleet), [""; 0], "an operator removed the worker");
+    list(&mut fleet, 1, &["adapter"], Listing::Configured);
+    assert_eq!(dropped(&mut fleet), [""; 0], "an operator wrote other models");
+    list(&mut fleet, 1, &["other"], Listing::Listed);
+    assert_eq!(dropped(&mut fleet), [""; 0], "an operator took the models away");
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl Fleet {
         known.texts.clear();
         known.registration = Registration::default();
         known.lose_engine();
+        self.models.dropped.retain(|_, by| *by != worker);
         let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
         ranks.for_each(KnownRank::lose_feed);
     }

@@ -76,6 +76,30 @@ impl Fleet {
         false
     }
 
+    /// Remembers the models that the worker listed before and does not list in `now`. Names of the
+    /// configuration do not count: its operator takes them away.
+    pub(super) fn take_dropped(&mut self, worker: WorkerIndex, now: &Description) {
+        for model in &now.models {
+            self.models.dropped.remove(&model.name);
+        }
+        let is_listed = |list: &&Description| list.listing == Listing::Listed;
+        let before = self.workers.get(worker.index()).and_then(|known| known.description.as_ref());
+        let (Some(before), Listing::Listed) = (before.filter(is_listed), now.listing) else {
+            return;
+        };
+        for ServedModel { name, parent, .. } in &before.models {
+            let has_place = self.models.names.contains(name);
+            if parent.is_none() && has_place && now.served(name).is_none() {
+                self.models.dropped.insert(Arc::clone(name), worker);
+            }
+        }
+    }
+
+    /// The worker that served the model before, if the worker lists other models now.
+    pub(crate) fn dropped_by(&self, name: &str) -> Option<WorkerIndex> {
+        self.models.dropped.get(name).copied()
+    }
+
     /// Changes of the list since the last call.
     pub(crate) fn take_list_news(&mut self, worker: WorkerIndex) -> ListNews {
         let known = self.workers.get_mut(worker.index());

@@ -253,10 +253,19 @@ impl Fleet {
                 model.roots.blocks.push(root);
             }
         }
-        if model.ranks.is_empty() && self.workers.iter().any(|worker| worker.is_to_serve(name)) {
-            model.kind = ModelKind::Expected;
+        if model.ranks.is_empty() {
+            model.kind = self.kind_without_ranks(name, any);
         }
         model
+    }
+
+    fn kind_without_ranks(&self, name: &str, any: &[WorkerIndex]) -> ModelKind {
+        if self.workers.iter().any(|worker| worker.is_to_serve(name)) {
+            return ModelKind::Expected;
+        }
+        let is_renamed = self.config.models.iter().any(|table| table.name == name);
+        let dropped_by = self.dropped_by(name).filter(|_| any.is_empty() && !is_renamed);
+        dropped_by.map_or(ModelKind::Base, ModelKind::Dropped)
     }
 
     /// The texts of the workers that have a text for the name: that of the first configured worker

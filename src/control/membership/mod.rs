@@ -279,8 +279,8 @@ impl Membership {
                 if is_other {
                     self.forget_failures(env, worker);
                 }
-                model_log::log_list(&mut self.fleet, config, worker);
-                model_log::log_other_models(&self.fleet, config, worker, &before);
+                model_log::log_list(&mut self.fleet, worker);
+                model_log::log_other_models(&self.fleet, worker, &before);
                 model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());
                 if needs_text {
                     let dir = config.model_dir.as_deref();

@@ -4,7 +4,6 @@ use super::super::fleet::{
     Fleet, ListNews, ModelLength, OmittedParts, SharedEngine, UnequalLengths,
 };
 use forebay_base::WorkerIndex;
-use forebay_config::Config;
 use forebay_discovery::{FoundText, Listing};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,9 +57,9 @@ pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
 }
 
 /// Logs a worker with a missing list of models, and the return of the list.
-pub(super) fn log_list(fleet: &mut Fleet, config: &Config, worker: WorkerIndex) {
+pub(super) fn log_list(fleet: &mut Fleet, worker: WorkerIndex) {
     let ListNews { lost, is_back } = fleet.take_list_news(worker);
-    let name = logged_name(fleet, config, worker);
+    let name = name_of(fleet, worker);
     if let Some((fault, does)) = lost {
         warn!(worker = name, fault, does, help = Listing::HELP, "worker lists no models");
     } else if is_back {
@@ -69,21 +68,22 @@ pub(super) fn log_list(fleet: &mut Fleet, config: &Config, worker: WorkerIndex) 
     }
 }
 
-/// Logs a worker that serves other models than `before`.
-pub(super) fn log_other_models(
-    fleet: &Fleet,
-    config: &Config,
-    worker: WorkerIndex,
-    before: &[Arc<str>],
-) {
+/// Logs a worker that serves other models than `before`. A lost model mostly means that the engine
+/// was started with other flags.
+pub(super) fn log_other_models(fleet: &Fleet, worker: WorkerIndex, before: &[Arc<str>]) {
     let now = fleet.model_names(worker);
     if before.is_empty() || *before == *now {
         return;
     }
-    let name = logged_name(fleet, config, worker);
+    let name = name_of(fleet, worker);
+    let is_dropped = before.iter().any(|model| fleet.dropped_by(model) == Some(worker));
     let before = named(before);
     let models = named(&now);
-    info!(worker = name, before, models, "worker serves other models now");
+    if is_dropped {
+        warn!(worker = name, before, models, "worker serves other models now");
+    } else {
+        info!(worker = name, before, models, "worker serves other models now");
+    }
 }
 
 /// Logs ranks and models of a description that have no place in the fleet.
@@ -117,11 +117,8 @@ pub(super) fn log_shared_engine(found: &SharedEngine) {
     }
 }
 
-/// URL of a configured worker, else the name.
-fn logged_name(fleet: &Fleet, config: &Config, worker: WorkerIndex) -> String {
-    let configured = config.workers.get(worker.index());
-    let name = || fleet.name(worker).map_or_else(String::new, |name| name.to_string());
-    configured.map_or_else(name, |configured| configured.url.clone())
+fn name_of(fleet: &Fleet, worker: WorkerIndex) -> String {
+    fleet.name(worker).map_or_else(String::new, |name| name.to_string())
 }
 
 fn in_words(ModelLength { tokens, workers }: &ModelLength) -> String {

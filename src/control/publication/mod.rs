@@ -220,8 +220,10 @@ impl Publication {
         let unfed = forebay_admin::missing_feeds(&self.fleet, &owners.feeds.view());
         let suspect = forebay_admin::suspect_feeds(&self.fleet);
         let not_reloaded = owners.lifecycle.refused_reload();
+        let unsaved = owners.feeds.snapshot_concern();
         let further =
             not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
+        let further = further.chain(unsaved).chain(forebay_admin::locked_out(&self.fleet));
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())

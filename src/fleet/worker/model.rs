@@ -1,7 +1,7 @@
 //! A model as shards use it: its ranks, its place in the index, its text.
 
 use super::Leg;
-use forebay_base::{PoolIndex, RankIndex};
+use forebay_base::{PoolIndex, RankIndex, WorkerIndex};
 use forebay_index::ModelRoots;
 use forebay_text::Vocabulary;
 use forebay_text::chat::{ChatEncoder, ChatTemplate, EngineRules};
@@ -76,6 +76,8 @@ pub enum ModelKind {
     /// A name without ranks that a present worker may serve: it no longer lists the name, or has
     /// not answered since the start.
     Expected,
+    /// A model without a worker that this worker served before. The worker lists other models now.
+    Dropped(WorkerIndex),
 }
 
 impl Model {

@@ -110,6 +110,11 @@ impl Snapshots {
         self.saving.as_ref().map(SnapshotSaver::figures)
     }
 
+    /// Why the last snapshot could not be written, if it could not.
+    pub(super) fn concern(&self) -> Option<String> {
+        self.saving.as_ref()?.concern()
+    }
+
     /// True where snapshots are written, or copies.
     pub(super) fn are_written(&self) -> bool {
         self.saving.is_some() || self.copying.is_some()

@@ -3,6 +3,7 @@
 //! each rank is whole, and copies of at most three ranks exist at once. After all ranks, the thread
 //! reads the links between blocks from the index. The copies bring the newest links.
 
+use super::super::super::file_faults::names_folder;
 use super::setup::{SnapshotSetup, give_way};
 use forebay_admin::{SavedSnapshot, SnapshotFigures};
 use forebay_base::{Clock, NanosSinceStart, ShardIndex};
@@ -52,8 +53,14 @@ pub(super) struct SnapshotSaver {
     last: Option<SavedSnapshot>,
     /// Counts of failed and of whole snapshots.
     counts: [u64; 2],
-    /// The last snapshot could not be written.
-    has_failed: bool,
+    /// `None`: the last snapshot was written.
+    fault: Option<SnapshotFault>,
+}
+
+/// Why snapshots fail, and since when.
+struct SnapshotFault {
+    reason: String,
+    since: NanosSinceStart,
 }
 
 /// Place and content of snapshots.
@@ -76,7 +83,7 @@ impl SnapshotSaver {
             under_way: None,
             last: None,
             counts: [0; 2],
-            has_failed: false,
+            fault: None,
         }
     }
 
@@ -84,6 +91,15 @@ impl SnapshotSaver {
     pub(super) fn figures(&self) -> SnapshotFigures {
         let [failed_count, written_count] = self.counts;
         SnapshotFigures { written_count, failed_count, last: self.last }
+    }
+
+    /// The fault of the last snapshot, for callers without a token.
+    pub(super) fn concern(&self) -> Option<String> {
+        let SnapshotFault { reason, since } = self.fault.as_ref()?;
+        let seconds = self.target.clock.now().since(*since) / 1_000_000_000;
+        let file = self.target.path.file_name().unwrap_or_default().display();
+        let reason = if names_folder(reason) { "the log has the reason" } else { reason };
+        Some(format!("`index.snapshot` {file} cannot be written for {seconds} s: {reason}"))
     }
 
     /// Takes the result of an ended snapshot, and begins a due snapshot.
@@ -127,8 +143,8 @@ impl SnapshotSaver {
             *count += 1;
         }
         let path = self.target.path.display();
-        let had_failed = std::mem::replace(&mut self.has_failed, ended.is_err());
-        if had_failed && ended.is_ok() {
+        let before = self.fault.take();
+        if before.is_some() && ended.is_ok() {
             info!("snapshot {path} is written again");
         }
         match ended {
@@ -136,7 +152,11 @@ impl SnapshotSaver {
                 debug!(ranks = saved.ranks, blocks = saved.blocks, bytes = saved.bytes, %path, "snapshot written");
                 self.last = Some(saved);
             }
-            Err(error) => warn!("snapshot {path} cannot be written: {error}; the one before stays"),
+            Err(error) => {
+                warn!("snapshot {path} cannot be written: {error}; the one before stays");
+                let since = before.map_or_else(|| self.target.clock.now(), |before| before.since);
+                self.fault = Some(SnapshotFault { reason: error.to_string(), since });
+            }
         }
     }
 }
