@@ -16,9 +16,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// Holds every request until [`Gate::open`]; all of them from [`Gate::open_for_good`] on.
     pub(crate) fn start() -> Self {
-        Self::answering(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
-        )
+        Self::answering("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
     }
 
     /// The same with this answer; an empty one closes the connection.
