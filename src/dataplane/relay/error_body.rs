@@ -26,13 +26,6 @@ pub fn begins_with_error(data: &[u8]) -> bool {
     })
 }
 
-/// Is this a JSON object without members? `data`: the first bytes of a body.
-#[must_use]
-pub fn is_empty_object(data: &[u8]) -> bool {
-    let members = data.trim_ascii_start().strip_prefix(b"{");
-    members.is_some_and(|members| members.trim_ascii_start().starts_with(b"}"))
-}
-
 /// `"error":null` is not an error.
 fn is_null(members: &[u8]) -> bool {
     let value = members.strip_prefix(b"\"error\"").and_then(after_colon);
@@ -45,7 +38,7 @@ fn after_colon(data: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{begins_with_error, is_empty_object};
+    use super::begins_with_error;
 
     #[test]
     fn errors_of_each_api_are_known_and_answers_are_none() {
@@ -72,14 +65,6 @@ mod tests {
             ": ping\n\n",
         ] {
             assert!(!begins_with_error(answer.as_bytes()), "{answer}");
-        }
-    }
-
-    #[test]
-    fn an_object_without_members_is_empty() {
-        assert!([&b"{}"[..], b" \n{ \r\n}\n"].into_iter().all(is_empty_object));
-        for other in [&b""[..], b"{", b"[]", b"{\"a\":{}}", b"data: {}\n\n", b"\"{}\""] {
-            assert!(!is_empty_object(other), "{other:?}");
         }
     }
 }

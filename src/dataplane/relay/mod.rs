@@ -24,7 +24,7 @@ mod websocket;
 
 pub use answer_start::first_bytes;
 pub use early_part::{EarlyPart, OpenEventStream};
-pub use error_body::{begins_with_error, is_empty_object};
+pub use error_body::begins_with_error;
 pub use events::{
     QueueStanding, StreamShape, encode_cut, encode_engine_error, encode_refused, encode_standing,
 };

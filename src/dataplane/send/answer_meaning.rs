@@ -5,7 +5,7 @@ use super::outbound::Dispatch;
 use crate::exchange::Exchange;
 use crate::exchange::phase::Delivery;
 use crate::exchange::request::Request;
-use crate::relay::{begins_with_error, is_empty_object};
+use crate::relay::begins_with_error;
 use forebay_board::{FailureScope, FailureWeight};
 use forebay_http1::{Field, MediaType, ResponseHead, bytes_of, header};
 use forebay_prompt::parse::{Endpoint, Reason};
@@ -52,20 +52,17 @@ pub(crate) fn meaning(request: &Request<'_>, plan: &SendPlan, endpoint: Endpoint
 /// example. Such an answer comes fast, and its worker would attract traffic.
 pub(crate) fn is_foreign(request: &Request<'_>, endpoint: Endpoint) -> bool {
     let ResponseHead { status, media, .. } = request.answer_head;
-    (200..300).contains(&status) && !may_have(endpoint, request.api.stream, media)
+    (200..300).contains(&status) && !may_have(endpoint, media)
 }
 
 /// May an engine answer the endpoint with `media`?
-fn may_have(endpoint: Endpoint, is_stream: bool, media: MediaType) -> bool {
+fn may_have(endpoint: Endpoint, media: MediaType) -> bool {
     use Endpoint::{ChatCompletions, Completions, Embeddings, Generate, Messages, Responses};
     use Endpoint::{Rerank, Score};
     match (endpoint, media) {
         (_, MediaType::Unstated) => true,
-        (ChatCompletions | Completions | Generate | Messages, media) if is_stream => {
-            media == MediaType::EventStream
-        }
-        // SGLang answers a `background` stream of `/v1/responses` with JSON. A body that asks for
-        // a stream in another way than `true` may get events.
+        // Not every engine streams, and SGLang answers a `background` stream of `/v1/responses`
+        // with JSON. A body that asks for a stream in another way than `true` may get events.
         (ChatCompletions | Completions | Generate | Messages | Responses, media) => {
             matches!(media, MediaType::Json | MediaType::EventStream)
         }
@@ -81,8 +78,6 @@ fn may_have(endpoint: Endpoint, is_stream: bool, media: MediaType) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyKind {
     Answer,
-    /// A JSON object without members.
-    Empty,
     Error,
 }
 
@@ -90,7 +85,6 @@ impl BodyKind {
     pub(crate) fn of(data: &[u8]) -> Self {
         match data {
             data if begins_with_error(data) => Self::Error,
-            data if is_empty_object(data) => Self::Empty,
             _ => Self::Answer,
         }
     }
@@ -99,7 +93,6 @@ impl BodyKind {
     pub(crate) fn is_answer(body: Option<Self>, endpoint: Endpoint) -> bool {
         match body {
             Some(Self::Answer) => true,
-            Some(Self::Empty) if endpoint == Endpoint::Other => true,
             _ => !endpoint.is_inference(),
         }
     }
@@ -136,24 +129,18 @@ mod tests {
             };
             for media in [Unstated, Json, EventStream, Bytes, Other] {
                 let is_right = right.contains(&media);
-                assert_eq!(may_have(endpoint, false, media), is_right, "{endpoint:?} {media:?}");
+                assert_eq!(may_have(endpoint, media), is_right, "{endpoint:?} {media:?}");
             }
         }
-        for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Generate] {
-            let streams = [Unstated, Json, EventStream, Bytes, Other];
-            let streams = streams.map(|media| may_have(endpoint, true, media));
-            assert_eq!(streams, [true, false, true, false, false], "{endpoint:?}");
-        }
-        assert!(may_have(Endpoint::Responses, true, Json), "`background`");
     }
 
     #[test]
     fn an_empty_body_and_an_error_are_no_answer_of_an_endpoint_of_inference() {
-        let kinds = [b"{}", b"{ ", &b"{\"error\":1}"[..]].map(|data| Some(BodyKind::of(data)));
-        let kinds = [kinds[0], kinds[1], kinds[2], None];
+        let kinds = [b"{}", &b"{\"error\":1}"[..]].map(|data| Some(BodyKind::of(data)));
+        let kinds = [kinds[0], kinds[1], None];
         let of = |endpoint| kinds.map(|kind| BodyKind::is_answer(kind, endpoint));
-        assert_eq!(of(Endpoint::ChatCompletions), [false, true, false, false]);
-        assert_eq!(of(Endpoint::Other), [true, true, false, false]);
-        assert_eq!(of(Endpoint::Tokenize), [true; 4]);
+        assert_eq!(of(Endpoint::ChatCompletions), [true, false, false]);
+        assert_eq!(of(Endpoint::Other), [true, false, false]);
+        assert_eq!(of(Endpoint::Tokenize), [true; 3]);
     }
 }
