@@ -151,8 +151,7 @@ impl Fleet {
     }
 
     /// Ranks, each with a rank of another worker of the same engine that has requests: the engine
-    /// counts both. Of two such workers, at least one leaves or has lost the engine, so that only a
-    /// few workers are compared with all.
+    /// counts both. Compares only workers that leave or have lost the engine with all workers.
     pub(crate) fn busy_twins(
         &self,
         in_flight: impl Fn(RankIndex) -> u32,
