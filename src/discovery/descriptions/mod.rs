@@ -13,3 +13,5 @@ pub(crate) mod missing_features;
 pub(crate) mod contradictions;
 pub(crate) mod registry;
 pub(crate) mod suspect_feeds;
+#[cfg(test)]
+mod suspect_feeds_tests;
