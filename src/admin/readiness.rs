@@ -334,10 +334,8 @@ mod tests {
     use forebay_base::ModelIndex;
     use forebay_board::WindowOrigin;
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
-    use forebay_fleet::worker::test_support::{self, two_pools};
-    use forebay_fleet::worker::{
-        EventSocket, FeedSuspicion, OtherFeed, Rank, Requester, RoomLimits, SuspicionSign, Worker,
-    };
+    use forebay_fleet::worker::test_support::{self, suspicion, two_pools};
+    use forebay_fleet::worker::{Rank, Requester, RoomLimits, Worker};
     use std::sync::Arc;
 
     #[test]
@@ -406,20 +404,6 @@ mod tests {
     fn suspect_kv_events_are_a_concern_and_a_fault_of_the_rank() {
         let mut fleet = two_pools();
         assert_eq!(suspect_feeds(&fleet), None);
-        let suspicion = |announced: Option<&str>| {
-            let other = OtherFeed {
-                name: "b".into(),
-                worker: WorkerIndex(0),
-                announced_here: announced.map(Into::into),
-                announced_there: None,
-            };
-            let sign = match announced {
-                Some(_) => SuspicionSign::Crossed(other),
-                None => SuspicionSign::Shared(other),
-            };
-            let socket = EventSocket::Publisher;
-            FeedSuspicion { socket, endpoint: "tcp://h:9".into(), sign }
-        };
         fleet.ranks[0].feed_suspicion = Some(Arc::new(suspicion(None)));
         let all = fleet.present().count();
         let name = &fleet.workers[0].name;

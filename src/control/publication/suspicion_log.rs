@@ -70,28 +70,15 @@ impl SuspicionLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_fleet::worker::test_support::{rank, worker};
-    use forebay_fleet::worker::{EventSocket, OtherFeed, SuspicionSign, Worker, WorkerState};
+    use forebay_fleet::worker::test_support::{self, rank, worker};
+    use forebay_fleet::worker::{Worker, WorkerState};
     use std::sync::Arc;
 
     const CROSSED: Option<&str> = Some("tcp://h:7");
 
     /// Two workers with a rank each. `announced`: of a suspicion about the first rank.
     fn fleet(states: [WorkerState; 2], suspicion: Option<Option<&str>>) -> FleetSnapshot {
-        let suspicion = suspicion.map(|announced| {
-            let other = OtherFeed {
-                name: "b".into(),
-                worker: WorkerIndex(1),
-                announced_here: announced.map(Into::into),
-                announced_there: None,
-            };
-            let sign = match announced {
-                Some(_) => SuspicionSign::Crossed(other),
-                None => SuspicionSign::Shared(other),
-            };
-            let socket = EventSocket::Publisher;
-            Arc::new(FeedSuspicion { socket, endpoint: "tcp://h:9".into(), sign })
-        });
+        let suspicion = suspicion.map(|announced| Arc::new(test_support::suspicion(announced)));
         let mut fleet = FleetSnapshot {
             workers: states.map(|state| Worker { state, ..worker() }).into(),
             ranks: vec![rank(0), rank(1)],

@@ -1,15 +1,19 @@
 //! Fixtures for tests of several modules.
 
 use super::Dialect;
+use super::EventSocket;
+use super::FeedSuspicion;
 use super::FleetSnapshot;
 use super::LimitSource;
 use super::Model;
 use super::ModelKind;
+use super::OtherFeed;
 use super::Rank;
 use super::Requester;
 use super::Role;
 use super::RoomLimits;
 use super::SessionSeat;
+use super::SuspicionSign;
 use super::TierRanks;
 use super::Worker;
 use super::WorkerGeneration;
@@ -34,6 +38,22 @@ pub fn model(name: &str, ranks: &[u16]) -> Model {
         text: None,
         kind: ModelKind::Base,
     }
+}
+
+/// A suspicion about a rank that follows `tcp://h:9`, as the rank of the worker `b` does. With
+/// `announced`, the endpoints are crossed.
+pub fn suspicion(announced: Option<&str>) -> FeedSuspicion {
+    let other = OtherFeed {
+        name: "b".into(),
+        worker: WorkerIndex(1),
+        announced_here: announced.map(Into::into),
+        announced_there: None,
+    };
+    let sign = match announced {
+        Some(_) => SuspicionSign::Crossed(other),
+        None => SuspicionSign::Shared(other),
+    };
+    FeedSuspicion { socket: EventSocket::Publisher, endpoint: "tcp://h:9".into(), sign }
 }
 
 /// The only rank of a worker, without limits.
