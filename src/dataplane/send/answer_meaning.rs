@@ -83,18 +83,12 @@ pub(crate) enum BodyKind {
 
 impl BodyKind {
     pub(crate) fn of(data: &[u8]) -> Self {
-        match data {
-            data if begins_with_error(data) => Self::Error,
-            _ => Self::Answer,
-        }
+        if begins_with_error(data) { Self::Error } else { Self::Answer }
     }
 
     /// Is a complete body of this kind an answer? `None`: it had no bytes.
     pub(crate) fn is_answer(body: Option<Self>, endpoint: Endpoint) -> bool {
-        match body {
-            Some(Self::Answer) => true,
-            _ => !endpoint.is_inference(),
-        }
+        body == Some(Self::Answer) || !endpoint.is_inference()
     }
 }
 
