@@ -105,7 +105,7 @@ pub(super) fn add_workers(workers: &mut Vec<WorkerConfig>, of_source: Vec<Worker
 mod tests {
     use super::of_environment;
 
-    /// Operators of other programs set keys so, and nothing said that it has no effect.
+    /// Other programs read keys from such variables. The variable was ignored silently.
     #[test]
     fn a_variable_in_the_words_of_a_key_is_named() {
         let found = |name: &str| {

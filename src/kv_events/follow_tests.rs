@@ -232,8 +232,8 @@ fn a_gap_is_filled() {
     });
 }
 
-/// Issue 39: the blocks of another engine stood for those of the rank, without a fault. Whatever
-/// the first live batch is, the replay endpoint is found out.
+/// Issue 39: the rank had the blocks of another engine, silently. The first live batch shows the
+/// foreign replay endpoint, whichever batch it is.
 #[test]
 fn a_replay_of_another_engine_is_found_by_the_first_live_batch() {
     use zeromq::{Socket, SocketSend};

@@ -104,7 +104,7 @@ fn rubbish(media: &'static str, body: &'static str) -> Worker {
     })
 }
 
-/// M1: a worker that answered fast with a page of HTML got 61 % of the requests.
+/// M1: a worker that answered fast with a page of HTML got 61 % of the whole answers.
 #[test]
 fn a_worker_that_answers_200_with_rubbish_is_avoided() {
     const PLAIN: &[u8] = ASK;

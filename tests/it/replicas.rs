@@ -174,7 +174,7 @@ pub(crate) fn limits_hold(join: impl Fn(&mut Config, usize)) {
         let allowed = |replica| metric(replica, "forebay_replica_places_allowed");
         replicas.iter().map(allowed).sum::<f64>() == 8.0
     };
-    // A router that has just found a rank takes a place before the others have reported the rank.
+    // A router that has just found a rank takes a place before other routers report the rank.
     until("the places are divided, and stay so", || {
         is_divided() && {
             std::thread::sleep(Duration::from_millis(200));
