@@ -235,53 +235,54 @@ const KEYS: &[(&[&str], &str)] = &[
 /// Keys of other programs without a key of the same meaning here, and what there is.
 const TEXTS: &[(&str, &str)] = &[
     (
-        "worker.weight",
         "workers have no weights: each request goes where least work is left; \
          `worker.concurrency_max` limits the requests of each rank",
+        "worker.weight",
     ),
     (
-        "worker.priority worker.backup worker.order",
         "workers have no order: each request goes where least work is left; drain a worker that \
          shall wait, by `forebay drain`",
+        "worker.priority worker.backup worker.order",
     ),
     (
-        "worker.timeout worker.read_timeout worker.connect_timeout worker.request_timeout",
         "times hold for all workers: see `[timeouts]`",
+        "worker.timeout worker.read_timeout worker.connect_timeout worker.request_timeout",
     ),
     (
+        "write a [[worker]] for each, with `role = \"prefill\"` or `role = \"decode\"`",
         "worker.prefill worker.decode worker.disaggregation_mode worker.worker_type prefill \
          decode prefill_urls decode_urls prefills decodes prefill_workers decode_workers",
-        "write a [[worker]] for each, with `role = \"prefill\"` or `role = \"decode\"`",
     ),
     (
-        "log.file log.path log.dir log.output log_file log_dir log_path error_log",
         "the log goes to standard error: leave it to systemd or the container, or start with \
          2>>FILE",
+        "log.file log.path log.dir log.output log_file log_dir log_path error_log",
     ),
     (
+        "remove it: policy `kv` weighs caches against load by itself",
         "cache_threshold balance_abs_threshold balance_rel_threshold max_tree_size \
          eviction_interval kv.cache_threshold kv.balance_abs_threshold kv.balance_rel_threshold",
-        "remove it: policy `kv` weighs caches against load by itself",
     ),
 ];
 
 /// Keys here that have the meaning of `path` in another program. Empty: none is known.
 pub(crate) fn keys_for(path: &str) -> &'static [&'static str] {
-    find(KEYS.iter().map(|(own, others)| (*others, *own)), path).unwrap_or_default()
+    find(KEYS, path).unwrap_or_default()
 }
 
 /// What there is in place of a key of another program.
 pub(crate) fn advice_for(path: &str) -> Option<&'static str> {
-    find(TEXTS.iter().copied(), path)
+    find(TEXTS, path)
 }
 
-fn find<T>(table: impl Iterator<Item = (&'static str, T)> + Clone, path: &str) -> Option<T> {
+fn find<T: Copy>(table: &[(T, &'static str)], path: &str) -> Option<T> {
     let name = path.rsplit('.').next().unwrap_or(path);
     let place = |wanted: &str| {
         let words = plain_words(wanted);
         let letters = letters_of(wanted);
         let is_same = |other: &str| plain_words(other) == words || letters_of(other) == letters;
-        table.clone().find(|(others, _)| others.split(' ').any(is_same)).map(|(_, own)| own)
+        let mut rows = table.iter();
+        rows.find(|(_, others)| others.split(' ').any(is_same)).map(|(own, _)| *own)
     };
     // A single word means something else in each table, and so does each key of a worker.
     let is_plain = !path.starts_with("worker") && plain_words(name).len() > 1;
