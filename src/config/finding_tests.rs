@@ -53,7 +53,7 @@ fn a_key_in_the_words_of_another_program_has_a_hint() {
         ("[limits]\nclient_max_body_size = \"1m\"", "did you mean `limits.body_bytes_max`?"),
         ("maxconn = 3", "did you mean `limits.connections_max`?"),
         ("max_connections = 3", "did you mean `limits.connections_max`?"),
-        ("retries = 3", "did you mean `retry`?"),
+        ("retries = 3", "did you mean `retry.attempts_max`?"),
         ("max_retries = 3", "did you mean `retry.attempts_max`?"),
         ("proxy_connect_timeout = \"1s\"", "did you mean `timeouts.connect`?"),
         ("idle_timeout = \"1s\"", "did you mean `timeouts.idle`?"),
@@ -64,9 +64,30 @@ fn a_key_in_the_words_of_another_program_has_a_hint() {
         ("log-level = \"info\"", "did you mean `log.level`?"),
         ("concurrency_max = 3", "did you mean `rank_concurrency_max` or `worker.concurrency_max`?"),
         ("[queue]\nlevel = 1", "did you mean `log.level`?"),
-        // As near to each of many keys is no hint.
-        ("keepalive_timeout = \"1s\"", "lists the keys"),
-        ("worker_processes = 4", "lists the keys"),
+        ("keepalive_timeout = \"1s\"", "did you mean `timeouts.idle`?"),
+        ("worker_processes = 4", "did you mean `cores`?"),
+        // The hint was to write `health` and `model` above the first table.
+        ("[worker_defaults]\nhealth = \"/x\"", "did you mean `worker_defaults.health_path`?"),
+        ("[worker_defaults]\nmodel = \"m\"", "`worker.models` is a key of a single worker"),
+        ("[queue]\nsize = 3", "did you mean `queue.depth_max`?"),
+        ("models = [\"a\"]", "did you mean `worker.models` or `model`?"),
+        ("[prefill]\nurl = \"a\"", "`role = \"prefill\"` or `role = \"decode\"`"),
+        ("workers_file = \"a\"", "did you mean `discovery.file`?"),
+        ("[retry]\nretries = 3", "did you mean `retry.attempts_max`?"),
+        (
+            "[timeouts]\nread = \"1s\"",
+            "did you mean `timeouts.first_byte` or `timeouts.stream_idle`?",
+        ),
+        ("api_key = \"sk\"", "did you mean `api_keys` or `worker_defaults.api_key`?"),
+        ("[health]\nfailureThreshold = 3", "did you mean `health.unhealthy_after`?"),
+        ("[health]\nperiodSeconds = 3", "did you mean `health.interval`?"),
+        ("lbPolicy = \"x\"", "did you mean `policy`?"),
+        ("[limits]\nrate_limit = 3", "did you mean `tenant.requests_per_minute`?"),
+        (
+            "request_timeout_secs = 3",
+            "did you mean `timeouts.first_byte` or `timeouts.stream_idle`?",
+        ),
+        ("queue_timeout_secs = 3", "did you mean `queue.wait_max`?"),
         ("port = 80", "did you mean `listen`?"),
         ("[[upstream]]\nurl = \"a\"", "did you mean `worker`?"),
         ("[[servers]]\nurl = \"a\"", "did you mean `worker`?"),
@@ -382,5 +403,26 @@ fn kv_endpoints_are_checked() {
     ] {
         let found = findings(&format!("{WORKER}kv_events = [\"{endpoint}\"]"));
         assert_eq!(found.is_empty(), good, "{endpoint}: {found:?}");
+    }
+}
+
+/// Issue 39: of these keys the hint was wrong, or there was none.
+#[test]
+fn a_key_of_a_worker_in_the_words_of_another_program_has_a_hint() {
+    for (key, hint) in [
+        ("health = \"/x\"", "did you mean `worker.health_path`?"),
+        ("health_check = \"/x\"", "did you mean `worker.health_path`?"),
+        ("model = \"m\"", "did you mean `worker.models`?"),
+        ("address = \"a\"", "did you mean `worker.url`?"),
+        ("max_num_seqs = 3", "did you mean `worker.concurrency_max`?"),
+        ("maxconn = 3", "did you mean `worker.concurrency_max`?"),
+        ("dp_size = 3", "did you mean `worker.ranks`?"),
+        ("weight = 3", "limits the requests of each rank"),
+        ("timeout = \"1s\"", "see `[timeouts]`"),
+        ("disaggregation_mode = \"prefill\"", "or `role = \"decode\"`"),
+        ("zebra = 1", "lists the keys"),
+    ] {
+        let found = findings(&format!("{WORKER}{key}\n"));
+        assert!(found.len() == 1 && found[0].ends_with(hint), "{key}\n{found:?}");
     }
 }

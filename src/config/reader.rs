@@ -10,6 +10,7 @@ use super::TenantConfig;
 use super::WorkerConfig;
 use super::keys::finding::{Finding, Origin, Origins};
 use super::keys::nearest::{alternatives, by_edits, by_words, is_in};
+use super::keys::other_programs::{advice_for, keys_for};
 use super::keys::table::KeyTable;
 use super::sections::schema::Config;
 use forebay_base::foreign_format;
@@ -26,20 +27,6 @@ const RETIRED: &[(&str, &str)] = &[
     (
         "tenant.class_best",
         "a key has it now, in the file of `api_keys`: `forebay key add --class-best N`",
-    ),
-];
-
-/// Keys of other programs without a key of the same meaning here, and what there is.
-const ABSENT: &[(&str, &str)] = &[
-    (
-        "worker.weight",
-        "workers have no weights: each request goes where least work is left; \
-         `worker.concurrency_max` limits the requests of each rank",
-    ),
-    (
-        "log.file",
-        "the log goes to standard error: leave it to systemd or the container, or start with \
-         2>>FILE",
     ),
 ];
 
@@ -125,6 +112,13 @@ fn known_paths() -> Vec<&'static str> {
     ModelConfig::default().visit(&mut |key, _| add(key.path));
     AdapterConfig::default().visit(&mut |key, _| add(key.path));
     known
+}
+
+fn did_you_mean(keys: &[&str]) -> String {
+    match &*alternatives(keys, |key| format!("`{key}`")) {
+        "" => "remove it; `forebay check --print` lists the keys".to_owned(),
+        keys => format!("did you mean {keys}?"),
+    }
 }
 
 impl ConfigReader<'_> {
@@ -243,19 +237,40 @@ impl ConfigReader<'_> {
         }
     }
 
-    /// Finding for an unknown key. Suggests the keys of all tables that share most words with it,
-    /// else keys of the same name, else the nearest key of its section.
+    /// Finding for an unknown key. Suggests the keys that other programs call so, else the keys of
+    /// all tables that share most words with it, else keys of its name, else the nearest of its
+    /// section.
     fn unknown(&self, path: &str, origin: Origin) -> Finding {
         if let Some((_, help)) = RETIRED.iter().find(|(retired, _)| *retired == path) {
             return Finding::error(origin, format!("`{path}` has retired"), *help);
         }
-        if let Some((_, help)) = ABSENT.iter().find(|(absent, _)| *absent == path) {
-            return Finding::error(origin, format!("unknown key `{path}`"), *help);
+        let help = self.of_other_programs(path).unwrap_or_else(|| self.nearest_keys(path));
+        Finding::error(origin, format!("unknown key `{path}`"), help)
+    }
+
+    /// Advice for a key of another program.
+    fn of_other_programs(&self, path: &str) -> Option<String> {
+        let Some(name) = path.strip_prefix("worker_defaults.") else {
+            let own = keys_for(path);
+            let advice = advice_for(path).map(str::to_owned);
+            return advice.or_else(|| (!own.is_empty()).then(|| did_you_mean(own)));
+        };
+        let of_worker = format!("worker.{name}");
+        if self.known.contains(&&*of_worker) {
+            return None;
         }
-        if let Some(name) = path.strip_prefix("worker_defaults.")
-            && let Some(help) = self.not_of_all(name)
+        let own = keys_for(&of_worker).first()?.strip_prefix("worker.")?;
+        let default = format!("worker_defaults.{own}");
+        let default = self.known.iter().copied().find(|known| *known == default);
+        default.map(|default| did_you_mean(&[default])).or_else(|| self.not_of_all(own))
+    }
+
+    /// Advice for a key with a slip, or in a wrong table.
+    fn nearest_keys(&self, path: &str) -> String {
+        if let Some(help) =
+            path.strip_prefix("worker_defaults.").and_then(|name| self.not_of_all(name))
         {
-            return Finding::error(origin, format!("unknown key `{path}`"), help);
+            return help;
         }
         let split = |path: &'static str| path.rsplit_once('.').unwrap_or(("", path));
         let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -263,8 +278,7 @@ impl ConfigReader<'_> {
         // TOML counts a line to the table above it. Defaults of workers have keys of such names.
         let is_of_table = !matches!(section, "" | "worker_defaults");
         if is_of_table && self.known.contains(&name) {
-            let help = format!("`{name}` belongs to no table: write it above the first table");
-            return Finding::error(origin, format!("unknown key `{path}`"), help);
+            return format!("`{name}` belongs to no table: write it above the first table");
         }
         let mut near = by_words(path, &self.known);
         if near.is_empty() {
@@ -275,11 +289,7 @@ impl ConfigReader<'_> {
             let nearest = by_edits(name, in_section().map(|known| split(known).1));
             near.extend(in_section().find(|known| Some(split(known).1) == nearest));
         }
-        let help = match &*alternatives(&near, |near| format!("`{near}`")) {
-            "" => "remove it; `forebay check --print` lists the keys".to_owned(),
-            near => format!("did you mean {near}?"),
-        };
-        Finding::error(origin, format!("unknown key `{path}`"), help)
+        did_you_mean(&near)
     }
 
     /// Where a key of a worker belongs that is no default of workers.
@@ -303,6 +313,21 @@ impl ConfigReader<'_> {
             name: self.file.to_owned(),
             line: line.max(1),
             column: before.chars().count() + 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::known_paths;
+    use crate::keys::other_programs::all_keys;
+
+    #[test]
+    fn hints_for_keys_of_other_programs_name_keys_that_exist() {
+        let known = known_paths();
+        for (own, other) in all_keys() {
+            assert!(known.contains(&own), "{own} is no key");
+            assert!(!known.contains(&other), "{other} is a key, and needs no hint");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Keys that something reads in every configuration, or that are an error without an effect.
 const ALWAYS_USED: &str = "
-    listen listen_shared retry.mid_stream admin admin_hosts admin_token_file admin_read_token_file
+    listen listen_shared retry.mid_stream admin admin_token_file admin_read_token_file
     admin_on_client_port api_keys cores model_dir workers_state policy rank_concurrency_max
     rejection_window
     client.trusted client.proxy_protocol client.forwarded cors.origins jwt.jwks
@@ -53,6 +53,12 @@ const CASES: &[(&str, &str, &str)] = &[
     ("retry.attempts_max", "+role = \"both\"", "engine = \"sglang\""),
     ("retry.attempts_max", "+role = \"both\"", "+role = \"both\"\nretry.mid_stream = true"),
     ("timeouts.handshake", "", "listener = [{ address = \"127.0.0.1:1\", tls = true }]"),
+    ("admin_hosts", "admin = \"unix:/tmp/f.sock\"", ""),
+    (
+        "admin_hosts",
+        "admin = \"unix:/tmp/f.sock\"",
+        "admin = \"unix:/tmp/f.sock\"\nadmin_on_client_port = true",
+    ),
     ("tls.client_ca", "", "tls.client_auth = \"required\""),
     (
         "cors.methods cors.headers cors.max_age cors.credentials",
@@ -313,6 +319,21 @@ fn workers_of_a_file_have_the_warnings_too() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("w.toml:3:11: warning: `kv_pool` is not used: the policy is"));
     assert!(lines[1].contains("w.toml:4:11: warning: `tls_key` is not used: `url` begins"));
+}
+
+#[test]
+fn the_weight_of_a_single_table_is_named() {
+    let table = "[[model]]\nname = \"a\"\nto = \"TO\"\nweight = 3\n";
+    let of = |names: &[&str]| {
+        let tables: String = names.iter().map(|to| table.replace("TO", to)).collect();
+        findings(&format!("{tables}[[worker]]\nurl = \"http://b:1\"\n"))
+    };
+    let found = of(&["b"]);
+    let is_named =
+        found.iter().any(|found| found.contains(":4:10: warning: `model.weight` is not"));
+    assert!(is_named, "{found:?}");
+    let found = of(&["b", "c"]).concat();
+    assert!(!found.contains("is not used"), "{found}");
 }
 
 /// A printed default that nothing reads would be a warning when the text is read again.

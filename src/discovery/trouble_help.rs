@@ -47,7 +47,11 @@ const ADVICE: [(&[&str], &str); 18] = [
         ],
         Listing::HELP,
     ),
-    (&["status 404"], "no engine answers there: correct `url`, or set `health_path`"),
+    (
+        &["status 404"],
+        "no engine answers there: correct `url`, or set `health_path` (of all workers: \
+         `worker_defaults.health_path`)",
+    ),
     (&["status 5"], "the engine runs and fails: read the log of the engine"),
     (
         &["leads to the router itself"],

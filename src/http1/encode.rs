@@ -140,6 +140,9 @@ pub fn encode_response(
     finish(content_length, downstream.extra, out);
 }
 
+/// Worker and router both add members to this field.
+const VARY: &str = "vary";
+
 /// Fields that only the router may set. A worker's field would look like the router's.
 fn is_of_router(name: &[u8]) -> bool {
     const START: &[u8] = b"x-forebay-";
@@ -148,14 +151,35 @@ fn is_of_router(name: &[u8]) -> bool {
 
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let name = bytes_of(buffer, &field.name);
-    // `Vary` fields accumulate (RFC 9110 section 12.5.5).
-    let replaces = |own: &str| is_named(name, own.as_bytes()) && own != "vary";
-    if extra.iter().any(|(own, _)| replaces(own)) {
-        return;
+    let value = bytes_of(buffer, &field.value);
+    match extra.iter().find(|(own, _)| is_named(name, own.as_bytes())) {
+        Some((VARY, own)) => push_further_members(name, value, own, out),
+        Some(_) => {}
+        None => push_line(name, value, out),
     }
+}
+
+/// Appends a field without the members that the router's field of that name has. `Vary` fields
+/// accumulate (RFC 9110 section 12.5.5).
+fn push_further_members(name: &[u8], value: &[u8], own: &[u8], out: &mut Vec<u8>) {
+    let members = |list: &'_ [u8]| -> Vec<Vec<u8>> {
+        let trimmed = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        trimmed.filter(|member| !member.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
+    };
+    let own = members(own);
+    let (known, further): (Vec<_>, Vec<_>) =
+        members(value).into_iter().partition(|member| own.contains(member));
+    if known.is_empty() {
+        push_line(name, value, out);
+    } else if !further.is_empty() {
+        push_line(name, &further.join(&b", "[..]), out);
+    }
+}
+
+fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    out.extend_from_slice(bytes_of(buffer, &field.value));
+    out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 

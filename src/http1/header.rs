@@ -42,12 +42,12 @@ headers! {
         /// Version of the admin API. Commands recognize a router by it.
         ADMIN = "x-forebay-admin" on "answers of the admin API";
         /// Seconds until the next try.
-        RETRY_AFTER = "retry-after" on "each 429 but too many tokens";
+        RETRY_AFTER = "retry-after" on "each 429 of the router but too many tokens";
         /// The same in milliseconds.
-        RETRY_AFTER_MS = "retry-after-ms" on "each 429 but too many tokens";
+        RETRY_AFTER_MS = "retry-after-ms" on "each 429 of the router but too many tokens";
         /// The official SDKs obey this header before the status.
-        SHOULD_RETRY = "x-should-retry" on
-            "each 429: `true`; 408 by the request's own deadline, too many tokens: `false`";
+        SHOULD_RETRY = "x-should-retry" on "each 429 of the router: `true`; \
+            408 by the request's own deadline, too many tokens: `false`";
         /// Requests per minute of the tenant.
         LIMIT_REQUESTS = "x-ratelimit-limit-requests" on "inference of tenants with this limit";
         /// Requests that the tenant may send now.

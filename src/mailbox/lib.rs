@@ -19,7 +19,9 @@ pub use command::PlantedFault;
 pub use command::{DrainOrder, MeshMessage, ShardCommand};
 pub use facts::{Caller, Pin, RequestFacts};
 pub use forebay_base::ResponseId;
-pub use prefill::{AbortCall, EngineAnswer, LegCall, PrefillFault, PrefillLeg, PrefillOutcome};
+pub use prefill::{
+    AbortCall, EngineAnswer, LegCall, PrefillFault, PrefillLeg, PrefillOutcome, ReceivedHead,
+};
 pub use stored_response::{ResponsePlace, StoredResponse};
 pub use trace_record::{
     LegTrace, RequestTrace, StepKind, TraceRecord, TraceStep, TracedAnswer, TracedRequest,

@@ -68,16 +68,24 @@ pub enum PrefillOutcome {
 pub struct EngineAnswer {
     pub status: u16,
     pub body: Vec<u8>,
-    /// `Content-Type`; JSON where the engine sent none.
-    pub content_type: Option<String>,
-    pub retry_after: Option<Vec<u8>>,
+    /// `None`: the answer is a JSON body without further fields.
+    pub received: Option<ReceivedHead>,
+}
+
+/// Head of an answer, and the worker that sent the head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedHead {
+    /// The head as the router received it, up to its empty line.
+    pub bytes: Vec<u8>,
+    /// Value of `x-forebay-worker` for the client.
+    pub worker: Arc<str>,
 }
 
 impl EngineAnswer {
-    /// A JSON body, without `Retry-After`.
+    /// A JSON body without further fields.
     #[must_use]
     pub const fn json(status: u16, body: Vec<u8>) -> Self {
-        Self { status, body, content_type: None, retry_after: None }
+        Self { status, body, received: None }
     }
 }
 

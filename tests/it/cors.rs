@@ -43,7 +43,7 @@ fn worker_with_fields_of_its_own() -> Worker {
     Worker::start(|_, stream| {
         let reply = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\n\
             access-control-expose-headers: x-mine\r\naccess-control-allow-credentials: true\r\n\
-            Vary: accept-encoding\r\ncontent-length: 2\r\n\r\n{}";
+            Vary: accept-encoding, Origin\r\nvary: Origin\r\ncontent-length: 2\r\n\r\n{}";
         stream.write_all(reply.as_bytes()).is_ok()
     })
 }
@@ -59,7 +59,8 @@ fn a_listed_page_reads_every_answer_and_the_routers_fields_win() {
     assert_eq!(reply.status, 200);
     let fields = cors(&reply);
     assert!(own.iter().all(|field| fields.contains(field)), "{fields:?}");
-    assert!(fields.contains(&"vary: origin") && reply.head.contains("Vary: accept-encoding"));
+    assert!(fields.contains(&"vary: origin") && reply.head.contains("Vary: accept-encoding\r\n"));
+    assert_eq!(fields.iter().filter(|field| field.starts_with("vary:")).count(), 1, "{fields:?}");
     assert_eq!(reply.head.to_ascii_lowercase().matches("access-control-").count(), 2);
     for (path, body, status) in [
         ("/v1/completions", &b"{nope"[..], 400),

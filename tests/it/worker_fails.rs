@@ -176,7 +176,11 @@ fn a_worker_that_limits_one_caller_serves_the_others() {
                 }
                 let length = LIMITED.len();
                 let head = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 60\r\ncontent-type: a/b";
-                write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{LIMITED}").is_ok()
+                // The router dropped these fields, and sent no name of the worker.
+                let more =
+                    "retry-after-ms: 59001\r\nx-should-retry: false\r\ncontent-encoding: gzip";
+                write!(stream, "{head}\r\n{more}\r\ncontent-length: {length}\r\n\r\n{LIMITED}")
+                    .is_ok()
             });
             let mut config = config(&[&worker]);
             config.workers[0].engine = Some(engine);
@@ -195,6 +199,10 @@ fn a_worker_that_limits_one_caller_serves_the_others() {
                 assert_eq!((limited.status, limited.text()), (429, LIMITED.into()));
                 let fields = [limited.field("retry-after"), limited.field("content-type")];
                 assert_eq!(fields, [Some("60"), Some("a/b")]);
+                let fields = ["retry-after-ms", "x-should-retry", "content-encoding"];
+                let fields = fields.map(|name| limited.field(name));
+                assert_eq!(fields, [Some("59001"), Some("false"), Some("gzip")]);
+                assert!(limited.field("x-forebay-worker").is_some(), "{}", limited.head);
                 assert_eq!([(); 3].map(|()| asked("B").status), [200; 3], "{engine:?} {mode:?}");
             }
         }

@@ -169,7 +169,7 @@ impl Check<'_> {
     }
 
     /// A place that has a finding already is not named again.
-    fn unused_key(&mut self, place: &str, what: String, help: &str) {
+    pub(crate) fn unused_key(&mut self, place: &str, what: String, help: &str) {
         if !self.has_finding_at(place) {
             self.warning(place, what, help);
         }

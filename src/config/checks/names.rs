@@ -51,6 +51,13 @@ impl Check<'_> {
                 let what = format!("`{}` stands for `{}` in two tables", model.name, model.to);
                 self.error(&format!("model.{position}"), what, "add the weights");
             }
+            let weight = format!("model.{position}.weight");
+            let is_alone = models.iter().filter(|other| other.name == model.name).count() == 1;
+            if is_alone && self.origins.has(&weight) {
+                let what = "`model.weight` is not used: no other table has this `name`";
+                let help = "write the same `name` in each table that shares its requests";
+                self.unused_key(&weight, what.to_owned(), help);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, Policy};
 use crate::sections::tls::ClientAuth;
 use crate::sections::worker::{KvFlow, WorkerConfig, WorkerRole};
+use crate::values::admin_address::AdminAddress;
 use crate::values::engine::{EngineKind, LoadSource};
 use crate::values::url::{JwksUrl, WorkerUrl};
 use std::collections::BTreeMap;
@@ -72,6 +73,15 @@ pub(crate) const UNUSED: &[UnusedKeys] = &[
             if_so(config.tls.client_auth == ClientAuth::Off, "`tls.client_auth` is off")
         },
         help: "set tls.client_auth = \"required\"",
+    },
+    UnusedKeys {
+        keys: &["admin_hosts"],
+        why: |config, _| {
+            let is_socket = matches!(config.admin, AdminAddress::Unix(_));
+            let why = "`admin` is a socket in the file system, which browsers cannot reach";
+            if_so(is_socket && !config.admin_on_client_port, why)
+        },
+        help: "remove the key, or write an address in `admin`",
     },
     UnusedKeys {
         keys: &["cors.methods", "cors.headers", "cors.max_age", "cors.credentials"],

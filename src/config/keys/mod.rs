@@ -5,5 +5,6 @@ pub(crate) mod finding;
 pub(crate) mod flags;
 pub(crate) mod key;
 pub(crate) mod nearest;
+pub(crate) mod other_programs;
 pub(crate) mod setting;
 pub(crate) mod table;

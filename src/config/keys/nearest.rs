@@ -13,13 +13,21 @@ const HINTS_MAX: usize = 3;
 const SYNONYMS: [(&str, &str); 2] = [("size", "byte"), ("ssl", "tls")];
 
 /// Names of other programs, without marks, and the names here. The two share no word.
-const NAMES: [(&str, &str); 11] = [
-    ("upstream", "worker"),
-    ("server", "worker"),
-    ("backend", "worker"),
-    ("port", "listen"),
-    ("host", "listen"),
-    ("bind", "listen"),
+const NAMES: [(&str, &str); 19] = [
+    ("consistenthash", "session"),
+    ("consistenthashing", "session"),
+    ("ringhash", "session"),
+    ("maglev", "session"),
+    ("iphash", "session"),
+    ("sticky", "session"),
+    ("simpleshuffle", "random"),
+    ("leastbusy", "least_loaded"),
+    ("p2c", "power_of_two"),
+    ("rr", "round_robin"),
+    ("litellm", "openai"),
+    ("ollama", "openai"),
+    ("prefixhash", "kv"),
+    ("prefixcache", "kv"),
     ("cacheaware", "kv"),
     ("kvaware", "kv"),
     ("prefixaware", "kv"),
@@ -111,6 +119,33 @@ pub(crate) fn by_edits<'a>(
 /// Words of a path in lower case, in the singular, each once. `maxconn` has two words.
 fn words_of(path: &str) -> BTreeSet<String> {
     let lower = path.to_ascii_lowercase();
+    let words = split_words(&lower);
+    let own = |word: String| {
+        let own = SYNONYMS.iter().find(|(other, _)| *other == word);
+        own.map_or(word, |(_, own)| (*own).to_owned())
+    };
+    words.into_iter().map(own).collect()
+}
+
+/// Words of a path without units of time. `failureThreshold` has two words.
+pub(crate) fn plain_words(path: &str) -> BTreeSet<String> {
+    let mut marked = String::new();
+    let mut is_behind_small = false;
+    for letter in path.chars() {
+        if letter.is_uppercase() && is_behind_small {
+            marked.push('_');
+        }
+        is_behind_small = letter.is_lowercase();
+        marked.extend(letter.to_lowercase());
+    }
+    let words = split_words(&marked);
+    let is_unit = |word: &str| ["s", "ms", "sec", "second"].contains(&word);
+    let plain: BTreeSet<String> = words.iter().filter(|word| !is_unit(word)).cloned().collect();
+    if plain.is_empty() { words.into_iter().collect() } else { plain }
+}
+
+/// Words of a path in small letters, in the singular.
+fn split_words(lower: &str) -> Vec<String> {
     let parts = lower.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty());
     let split = |part| match ["max", "min"].iter().find_map(|bound| str::strip_prefix(part, *bound))
     {
@@ -119,13 +154,11 @@ fn words_of(path: &str) -> BTreeSet<String> {
     };
     let single = |word: &str| {
         let is_plural = word.len() > 3 && !word.ends_with("ss");
-        let word = match (word.strip_suffix("ies"), word.strip_suffix('s')) {
+        match (word.strip_suffix("ies"), word.strip_suffix('s')) {
             (Some(stem), _) => format!("{stem}y"),
             (None, Some(stem)) if is_plural => stem.to_owned(),
             _ => word.to_owned(),
-        };
-        let own = SYNONYMS.iter().find(|(other, _)| *other == word);
-        own.map_or(word, |(_, own)| (*own).to_owned())
+        }
     };
     parts.flat_map(split).map(single).collect()
 }

@@ -8,7 +8,10 @@ use crate::ingress::Conn;
 use crate::state::env::Env;
 use crate::story::facts::Facts;
 use forebay_board::account::NO_ENDPOINT;
-use forebay_http1::{Digits, Method, OwnResponse, decimal, encode_own, header};
+use forebay_http1::{
+    BodyFraming, Digits, DownstreamHead, Method, OwnResponse, Progress, ResponseHead, decimal,
+    encode_own, encode_response, header, parse_response,
+};
 use forebay_identity::AnswerField;
 use forebay_mailbox::EngineAnswer;
 use forebay_prompt::parse::{Reason, Refusal};
@@ -77,24 +80,47 @@ pub(crate) async fn by_engine(
     }
     let keep_alive = request.head.keep_alive && !env.draining.is_set();
     let mut out = conn.buffer();
-    let retry_after = answer.retry_after.as_deref().map(|after| (header::RETRY_AFTER, after));
-    let mut fields = [retry_after.unwrap_or_default(); 1 + OWN_FIELDS];
-    fields.iter_mut().skip(1).zip(request.own_fields()).for_each(|(place, own)| *place = own);
-    let response = OwnResponse {
-        status: answer.status,
-        content_type: answer.content_type.as_deref().unwrap_or("application/json"),
-        body: &answer.body,
-        keep_alive,
-        head_only: false,
-        extra: &fields,
-    };
-    encode_own(&response, &mut out);
+    if !encode_received(env, request, answer, keep_alive, &mut out) {
+        let response = OwnResponse {
+            status: answer.status,
+            content_type: "application/json",
+            body: &answer.body,
+            keep_alive,
+            head_only: false,
+            extra: &request.own_fields(),
+        };
+        encode_own(&response, &mut out);
+    }
     conn.wait_at_most(env.config().timeouts.write);
     match conn.write(out).await {
         Ok(()) if keep_alive => ConnectionReuse::KeepAlive,
         Ok(()) => ConnectionReuse::Linger,
         Err(_) => ConnectionReuse::Drop,
     }
+}
+
+/// Appends the answer with the fields of the engine's head, as a relay does. False: without a head.
+fn encode_received(
+    env: &Env,
+    request: &Request<'_>,
+    answer: &EngineAnswer,
+    keep_alive: bool,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(received) = &answer.received else { return false };
+    let mut head = ResponseHead::default();
+    let parsed = parse_response(&received.bytes, &Method::Post, &env.head_limits(), &mut head);
+    if parsed != Ok(Progress::Complete) {
+        return false;
+    }
+    let mut extra = [(header::WORKER, received.worker.as_bytes()); 1 + OWN_FIELDS];
+    extra.iter_mut().skip(1).zip(request.own_fields()).for_each(|(place, own)| *place = own);
+    let framing = BodyFraming::Length(u64::try_from(answer.body.len()).unwrap_or(u64::MAX));
+    let client_version = request.head.version;
+    let downstream = DownstreamHead { framing, keep_alive, client_version, extra: &extra };
+    encode_response(&head, &received.bytes, &downstream, out);
+    out.extend_from_slice(&answer.body);
+    true
 }
 
 /// Fields that describe the refusal.

@@ -367,7 +367,7 @@ async fn exchange_with(
                 env.counters.add(Count::UpstreamReused, u64::from(reused));
                 if let Some(error) = retry_error(exchange, going, &upstream.input) {
                     let answering = UpstreamAnswer { upstream, sent };
-                    return Err(decline(sending, conn, exchange, answering, error).await);
+                    return Err(decline(sending, conn, exchange, plan, answering, error).await);
                 }
                 websocket::check_answer(&exchange.request, &upstream.input)?;
                 remainder::check_answer(exchange, plan, paired.is_some())?;

@@ -8,10 +8,11 @@ use crate::relay::gather;
 use crate::send::relay_answer::UpstreamAnswer;
 use crate::state::shard::SendParts;
 use forebay_http1::{BodyFraming, FieldKind};
-use forebay_mailbox::EngineAnswer;
-use forebay_router::dispatch::{RelayError, retry_after_s};
+use forebay_mailbox::{EngineAnswer, ReceivedHead};
+use forebay_router::dispatch::{RelayError, SendPlan, retry_after_s};
 use std::future::ready;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ends the attempt. Stores the answer if the client may still get it. Boxed: few answers are
@@ -20,13 +21,14 @@ pub(super) fn decline<'a>(
     sending: SendParts<'a>,
     conn: &'a mut Conn,
     exchange: &'a mut Exchange<'_, Delivery>,
+    plan: &'a SendPlan,
     answering: UpstreamAnswer,
     error: RelayError,
 ) -> Pin<Box<dyn Future<Output = RelayError> + 'a>> {
     match error {
         RelayError::EngineBusy => Box::pin(ready(busy(sending, exchange, answering))),
         RelayError::CallerLimited | RelayError::TrialFailed => {
-            Box::pin(store_answer(sending, conn, exchange, answering, error))
+            Box::pin(store_answer(sending, conn, exchange, plan, answering, error))
         }
         error => {
             keep_if_whole(sending, exchange, answering);
@@ -43,13 +45,13 @@ async fn store_answer(
     sending: SendParts<'_>,
     conn: &mut Conn,
     exchange: &mut Exchange<'_, Delivery>,
+    plan: &SendPlan,
     UpstreamAnswer { mut upstream, sent }: UpstreamAnswer,
     error: RelayError,
 ) -> RelayError {
     let head = &exchange.request.answer_head;
-    let value = |kind| head.value_of(kind, &upstream.input).map(<[u8]>::to_vec);
-    let retry_after = value(FieldKind::RetryAfter);
-    let content_type = value(FieldKind::ContentType).and_then(|kind| String::from_utf8(kind).ok());
+    let bytes = upstream.input.get(..head.head_bytes).unwrap_or_default().to_vec();
+    let received = Some(ReceivedHead { bytes, worker: Arc::clone(&plan.shown_as) });
     let gathered = match gather(conn, &mut upstream, head, DECLINED_WAIT_MAX).await {
         Ok(gathered) => gathered,
         Err(error) => return error,
@@ -58,8 +60,7 @@ async fn store_answer(
         sending.io.keep(sending.env, upstream);
     }
     let status = head.status;
-    let body = gathered.body;
-    let answer = EngineAnswer { status, body, content_type, retry_after };
+    let answer = EngineAnswer { status, body: gathered.body, received };
     exchange.phase.reply.answer = Some(Box::new(answer));
     error
 }

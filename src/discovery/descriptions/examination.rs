@@ -72,7 +72,9 @@ impl Probe {
         let error = check_health(&self.patient(), path, description.dialect).await.err()?;
         let error = error.to_string();
         let help = match path {
-            Some(_) => "correct `health_path` of the worker, or remove the key",
+            Some(_) => {
+                "correct `health_path` of the worker or of `worker_defaults`, or remove the key"
+            }
             None => trouble_help(&error),
         };
         Some(MissingFeature::new(format!("fails its health check, {error}"), help))
