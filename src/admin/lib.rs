@@ -50,6 +50,6 @@ pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, ProcessFigures, ReloadFigures, SavedSnapshot, ScrapeSources,
-    ShardsView, SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources,
-    WorkerTrouble,
+    ShardsView, SnapshotFigures, SourceFault, SpanFigures, StateFileFigures, WorkerSource,
+    WorkerSources, WorkerTrouble,
 };

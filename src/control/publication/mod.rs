@@ -197,6 +197,7 @@ impl Publication {
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             process: ProcessFigures {
                 log_dropped: (self.log_dropped)(),
+                state_file: owners.membership.orders_figures(),
                 spans: owners.reports.span_figures(),
                 reload: owners.lifecycle.reload_figures(),
             },
@@ -221,6 +222,7 @@ impl Publication {
         let suspect = forebay_admin::suspect_feeds(&self.fleet);
         let not_reloaded = owners.lifecycle.refused_reload();
         let unsaved = owners.feeds.snapshot_concern();
+        let unsaved = unsaved.into_iter().chain(owners.membership.orders_concern(clock.now()));
         let further =
             not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
         let further = further.chain(unsaved).chain(forebay_admin::locked_out(&self.fleet));
