@@ -29,7 +29,7 @@ pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
 pub use calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult, EngineReply};
 pub use calls::rank_faults::{callers, failure_help, is_callers_fault};
 pub use calls::reload::{ReloadRefusal, ReloadReport};
-pub use calls::roles::why_not;
+pub use calls::roles::{lone_legs, why_not};
 pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{
     UnknownModel, WindowRequest, cause_by, list as list_windows, opener, pool_name,
