@@ -45,7 +45,9 @@ pub use metrics::render::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use readiness::{PortCertificate, RouterReadiness, locked_out, missing_feeds, suspect_feeds};
+pub use readiness::{
+    PortCertificate, RouterReadiness, locked_out, missing_feeds, odd_prompts, suspect_feeds,
+};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{

@@ -225,7 +225,11 @@ impl Publication {
         let unsaved = unsaved.into_iter().chain(owners.membership.orders_concern(clock.now()));
         let further =
             not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
-        let further = further.chain(unsaved).chain(forebay_admin::locked_out(&self.fleet));
+        let odd = forebay_admin::odd_prompts(&self.fleet, &owners.feeds.view());
+        // Without any pair it is the reason.
+        let lone = if reasons.is_empty() { forebay_admin::lone_legs(&self.fleet) } else { vec![] };
+        let further = further.chain(odd).chain(lone).chain(unsaved);
+        let further = further.chain(forebay_admin::locked_out(&self.fleet));
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())
