@@ -29,7 +29,7 @@ pub use calls::add_worker::{AddRefusal, AddWorkerRequest};
 pub use calls::engine_call::{EngineCall, EngineCallRefusal, EngineCallResult, EngineReply};
 pub use calls::rank_faults::{callers, failure_help, is_callers_fault};
 pub use calls::reload::{ReloadRefusal, ReloadReport};
-pub use calls::roles::why_not;
+pub use calls::roles::{lone_legs, why_not};
 pub use calls::sleep_refusal::SleepRefusal;
 pub use calls::windows::{
     UnknownModel, WindowRequest, cause_by, list as list_windows, opener, pool_name,
@@ -45,11 +45,13 @@ pub use metrics::render::render as render_metrics;
 pub use notes::{NotePieces, NotesReader};
 pub use port::{AdminAcceptor, AdminListener};
 pub use question::{Question, Questions};
-pub use readiness::{PortCertificate, RouterReadiness, locked_out, missing_feeds, suspect_feeds};
+pub use readiness::{
+    PortCertificate, RouterReadiness, locked_out, missing_feeds, odd_prompts, suspect_feeds,
+};
 pub use routes::{AdminRoute, admin_routes, serve};
 pub use socket::{AdminSocket, SocketFile};
 pub use sources::{
     FeedsView, FleetView, KvPoolView, ProcessFigures, ReloadFigures, SavedSnapshot, ScrapeSources,
-    ShardsView, SnapshotFigures, SourceFault, SpanFigures, WorkerSource, WorkerSources,
-    WorkerTrouble,
+    ShardsView, SnapshotFigures, SourceFault, SpanFigures, StateFileFigures, WorkerSource,
+    WorkerSources, WorkerTrouble,
 };

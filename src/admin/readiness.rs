@@ -1,5 +1,6 @@
 //! Readiness of the router: ready, refusing by order, degraded, or not ready, with the reasons.
 
+use crate::calls::prompt_faults::prompt_fault;
 use crate::calls::rank_faults::{RankTrouble, feed_fault, has_failed_requests};
 use crate::calls::roles::engine_count;
 use crate::sources::FeedsView;
@@ -283,6 +284,19 @@ pub fn suspect_feeds(fleet: &FleetSnapshot) -> Option<String> {
     let names: Vec<&str> = suspect.map(|(_, _, worker)| &*worker.name).collect();
     let count = names.len();
     (count > 0).then(|| format!("{count} of {all} ranks have suspect KV events: {}", named(names)))
+}
+
+/// Ranks of workers that are up, of engines that write prompts unlike the other engines.
+#[must_use]
+pub fn odd_prompts(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
+    let up = || fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
+    let is_odd = |index| prompt_fault(fleet, index, feeds.status(index)).is_some();
+    let odd = up().filter(|(index, ..)| is_odd(*index));
+    let names: Vec<&str> = odd.map(|(_, _, worker)| &*worker.name).collect();
+    let count = names.len();
+    let all = up().count();
+    let what = "have another tokenizer or chat template";
+    (count > 0).then(|| format!("{count} of {all} ranks {what}: {}", named(names)))
 }
 
 /// A file of API keys without a key, where clients have no other way in.

@@ -164,6 +164,15 @@ pub struct ProcessFigures {
     pub spans: SpanFigures,
     /// Reloads of the configuration.
     pub reload: ReloadFigures,
+    /// `None` for a router without `workers_state`.
+    pub state_file: Option<StateFileFigures>,
+}
+
+/// Writes of the file of operators' orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateFileFigures {
+    pub written_count: u64,
+    pub failed_count: u64,
 }
 
 /// Whether the router runs the configuration that it last read. The start counts as a reload.

@@ -53,6 +53,7 @@ pub use values::admin_address::AdminAddress;
 pub use values::engine::{EngineKind, LoadSource};
 pub use values::engine_address::{EngineAddress, EngineHost, EngineLikeness};
 pub use values::header_file::{TraceField, read_header_file};
+pub use values::pair_place::{PairObstacle, PairPlace};
 pub use values::quantity::{format_duration, format_size, parse_duration, parse_size};
 pub use values::record_format::{RecordField, RecordFormat};
 pub use values::token::read_token;

@@ -204,15 +204,20 @@ impl Account {
         let outside = others.iter().filter(|other| other.by != own.id);
         let outside = outside.fold(0_u64, |sum, other| sum.saturating_add(other.claim));
         let inside: Vec<&OtherReport> = others.iter().filter(|other| other.by == own.id).collect();
-        let mut wishes = vec![ReplicaDemand { want: own.want, held: own.held }];
-        wishes.extend(
-            inside.iter().map(|other| ReplicaDemand { want: other.want, held: other.held }),
-        );
+        // In the order of ids: an engine with two names may have two stewards. Both must give a
+        // whole rank to the same replica.
+        let own_place = inside.partition_point(|other| other.id < own.id);
+        let mut wishes: Vec<ReplicaDemand> = inside
+            .iter()
+            .map(|other| ReplicaDemand { want: other.want, held: other.held })
+            .collect();
+        wishes.insert(own_place, ReplicaDemand { want: own.want, held: own.held });
         let shares = divide(own.limit.all.saturating_sub(outside), &wishes);
-        let own_share = shares.first().copied().unwrap_or(0).min(own.limit.each);
+        let own_share = shares.get(own_place).copied().unwrap_or(0).min(own.limit.each);
+        let other_shares = shares.iter().enumerate().filter(|(place, _)| *place != own_place);
         let targets: Vec<(&OtherReport, u64)> = inside
             .into_iter()
-            .zip(shares.iter().skip(1).map(|share| *share.min(&own.limit.each)))
+            .zip(other_shares.map(|(_, share)| *share.min(&own.limit.each)))
             .collect();
         let count = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(1);
         self.give(own, claim_before, own_share, &targets, own.limit.all.max(count));

@@ -38,8 +38,9 @@ pub struct MessageCount {
     pub count: u64,
 }
 
-/// A rank's share among the replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A rank's share among the replicas. All 0 for a further name of an engine: sums over ranks count
+/// an engine once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankFigures {
     /// Requests that other replicas have on the rank.
     pub in_flight: u64,

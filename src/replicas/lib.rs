@@ -26,6 +26,8 @@ mod overcount;
 mod peers;
 mod replica;
 #[cfg(test)]
+mod name_tests;
+#[cfg(test)]
 mod sim_tests;
 mod show;
 mod tally;

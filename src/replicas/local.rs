@@ -6,10 +6,11 @@ use super::replica::Replica;
 use super::tenants::TenantShare;
 use super::wire::{ReplicaId, WindowLeg};
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex};
-use forebay_board::{ForeignOrigin, KvReport, LoadBoard, QueueCell, WindowOrigin};
+use forebay_board::{ForeignOrigin, KvReport, LoadBoard, QueueCell, RankLoad, WindowOrigin};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{FleetSnapshot, WorkerState};
 use std::collections::HashMap;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct LocalView {
     fleet: Arc<FleetSnapshot>,
     /// Usable ranks that share a rank's queue.
     sharing: Vec<u64>,
+    /// Names of each engine rank that has several: its rank in use first.
+    names: HashMap<RankIndex, Vec<RankIndex>>,
     written: Vec<ForeignUsage>,
     /// Ends of the windows of other replicas, as written to the load board.
     windows: HashMap<(PoolIndex, WindowOrigin), NanosSinceStart>,
@@ -51,6 +54,7 @@ impl LocalView {
             board,
             fleet: Arc::default(),
             sharing: Vec::new(),
+            names: HashMap::new(),
             written: Vec::new(),
             windows: HashMap::new(),
             shared: TenantShare::default(),
@@ -85,6 +89,18 @@ impl LocalView {
             u64::try_from(count).unwrap_or(u64::MAX).max(1)
         });
         self.sharing = sharing.collect();
+        self.names.clear();
+        for (place, rank) in fleet.ranks.iter().enumerate() {
+            if let (Some(used), Some(other)) = (rank.used_as, RankIndex::try_from_index(place)) {
+                self.names.entry(used).or_insert_with(|| vec![used]).push(other);
+            }
+        }
+    }
+
+    /// All names of the rank's engine rank, the name in use first.
+    fn names_of<'a>(&'a self, rank: &'a RankIndex) -> &'a [RankIndex] {
+        let used = self.fleet.ranks.get(rank.index()).and_then(|rank| rank.used_as);
+        self.names.get(&used.unwrap_or(*rank)).map_or(slice::from_ref(rank), Vec::as_slice)
     }
 
     /// Message with tenants' usage here, if it is due.
@@ -106,18 +122,22 @@ impl LocalView {
         &self.fleet
     }
 
-    /// Load of all ranks in fleet order.
+    /// Load of all ranks in fleet order. Each name of an engine has the whole load of the engine:
+    /// replicas may use the engine by different names, and compare their loads name by name.
     pub(crate) fn ranks(&self) -> Vec<LocalRank> {
         let indices = (0..self.fleet.ranks.len()).filter_map(RankIndex::try_from_index);
         indices.map(|index| self.rank(index)).collect()
     }
 
     fn rank(&self, index: RankIndex) -> LocalRank {
+        let names = self.names_of(&index);
+        let index = names.first().copied().unwrap_or(index);
         let Some(load) = self.board.rank(index) else { return LocalRank::default() };
+        let loads = || names.iter().filter_map(|name| self.board.rank(*name));
         let room = self.fleet.room(index);
         let queue = self.fleet.queue_of(index).and_then(|queue| self.board.queue(queue));
         let sharing = self.sharing.get(index.index()).copied().unwrap_or(1);
-        let held = u64::from(load.in_flight());
+        let held = loads().map(|load| u64::from(load.in_flight())).sum();
         // An empty rank with room that no waiting request can use: the requests wait for other
         // ranks.
         let queue = queue.filter(|_| held > 0 || !load.is_spare());
@@ -137,8 +157,8 @@ impl LocalView {
             places: local(u64::from(places_max), held, waiting.div_ceil(sharing)),
             // Any of the ranks may get the largest waiting request, so the demand on each includes
             // all waiting tokens.
-            kv: local(room.kv_tokens_max, load.kv_tokens(), waiting_tokens),
-            prefill: load.prefill_tokens(),
+            kv: local(room.kv_tokens_max, loads().map(RankLoad::kv_tokens).sum(), waiting_tokens),
+            prefill: loads().map(RankLoad::prefill_tokens).sum(),
             kv_in_use: self.kv_in_use(index),
         }
     }
@@ -173,8 +193,9 @@ impl LocalView {
     /// has shrunk.
     pub(crate) fn write_elsewhere(&mut self, replica: &Replica, ranks: &[LocalRank]) {
         self.written.resize(ranks.len().max(self.written.len()), ForeignUsage::default());
-        for (position, (local, written)) in ranks.iter().zip(&mut self.written).enumerate() {
-            let elsewhere = replica.elsewhere(position, local);
+        for (position, local) in ranks.iter().enumerate() {
+            let elsewhere = self.elsewhere(replica, position, local);
+            let Some(written) = self.written.get_mut(position) else { continue };
             let Some(index) = RankIndex::try_from_index(position) else { continue };
             let Some(load) = self.board.rank(index) else { continue };
             let before = std::mem::replace(written, elsewhere);
@@ -184,6 +205,22 @@ impl LocalView {
                 self.board.set_elsewhere(index, ForeignOrigin::Replicas, places, elsewhere.kv);
             }
         }
+    }
+
+    /// Usage of a rank by other replicas: the largest by any name of its engine. So the limit holds
+    /// for all replicas that share a name with this replica.
+    pub(crate) fn elsewhere(
+        &self,
+        replica: &Replica,
+        position: usize,
+        local: &LocalRank,
+    ) -> ForeignUsage {
+        let Some(index) = RankIndex::try_from_index(position) else {
+            return ForeignUsage::default();
+        };
+        let by_name =
+            self.names_of(&index).iter().map(|name| replica.elsewhere(name.index(), local));
+        by_name.fold(ForeignUsage::default(), ForeignUsage::larger)
     }
 
     /// Opens and closes windows of other replicas.

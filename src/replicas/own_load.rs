@@ -64,3 +64,14 @@ pub struct ForeignUsage {
     /// Prompt tokens without a first token.
     pub prefill: u64,
 }
+
+impl ForeignUsage {
+    /// The larger usage of each kind.
+    pub(crate) fn larger(self, other: Self) -> Self {
+        Self {
+            places: self.places.max(other.places),
+            kv: self.kv.max(other.kv),
+            prefill: self.prefill.max(other.prefill),
+        }
+    }
+}

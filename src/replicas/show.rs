@@ -76,15 +76,19 @@ impl Replicas {
     #[must_use]
     pub fn figures(&self) -> ReplicaFigures {
         let connected = self.connected.borrow();
-        let ConnectedReplica { replica, local } = &*connected;
+        let ConnectedReplica { replica, local: view } = &*connected;
         let message = |(kind, outcome, count): (Option<MessageKind>, MessageOutcome, u64)| {
             let (direction, result) = MessageOutcome::words(outcome);
             let kind = kind.map_or("other", MessageKind::word);
             MessageCount { kind, direction, result, count }
         };
         let rank = |(at, local): (usize, &LocalRank)| {
+            let shown = view.fleet().ranks.get(at);
+            if shown.is_some_and(|rank| rank.used_as.is_some()) {
+                return RankFigures::default();
+            }
             let reported = replica.reported(at);
-            let elsewhere = || replica.elsewhere(at, local).places;
+            let elsewhere = || view.elsewhere(replica, at, local).places;
             RankFigures {
                 in_flight: reported.places,
                 kv_tokens: reported.kv,
@@ -104,7 +108,7 @@ impl Replicas {
                 .saturating_add(1),
             messages: replica.tally().iter().map(message).collect(),
             unknown_fields: replica.tally().unknown_fields(),
-            ranks: local.ranks().iter().enumerate().map(rank).collect(),
+            ranks: view.ranks().iter().enumerate().map(rank).collect(),
         }
     }
 }

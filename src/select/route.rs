@@ -16,7 +16,7 @@ use super::Candidates;
 use super::PickRequest;
 use super::usable::{UsableRank, meets};
 use forebay_base::RankIndex;
-use forebay_config::{DisaggregationConfig, Fallback};
+use forebay_config::{DisaggregationConfig, Fallback, PairObstacle};
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 use forebay_mailbox::Pin;
 
@@ -81,8 +81,8 @@ pub enum NoPair {
     NoDecode,
     /// No prefill rank is usable.
     NoPrefill,
-    /// No usable prefill rank is near a usable decode rank.
-    NotNear,
+    /// No usable prefill rank can be a pair with a usable decode rank.
+    NotNear(PairObstacle),
     /// The request cannot be split.
     CannotSplit,
 }
@@ -104,7 +104,7 @@ impl NoPair {
         match self {
             Self::NoDecode => "no_decode",
             Self::NoPrefill => "no_prefill",
-            Self::NotNear => "not_near",
+            Self::NotNear(_) => "not_near",
             Self::CannotSplit => "cannot_split",
         }
     }
@@ -118,8 +118,17 @@ impl NoPair {
                 "the prefill workers that serve its model are down, not registered yet, or failed it, and no other worker \
                  may compute its prompt"
             }
-            Self::NotNear => {
-                "no prefill worker that is up is in the same part of the network as a decode worker that is up"
+            Self::NotNear(PairObstacle::Engines) => {
+                "the prefill workers that are up are of another engine than the decode workers \
+                 that are up: start both with the same engine"
+            }
+            Self::NotNear(PairObstacle::Topologies) => {
+                "no prefill worker that is up is in the same part of the network as a decode \
+                 worker that is up: compare their `topology`"
+            }
+            Self::NotNear(PairObstacle::Connectors) => {
+                "the prefill workers that are up move KV by another connector than the decode \
+                 workers that are up: compare their `kv_flow`"
             }
             Self::CannotSplit => {
                 "all workers that serve its model and are up need a prefill worker and a decode worker for each request, \
@@ -163,7 +172,7 @@ fn decide(
     }
     let Err(why) = pair(asked, candidates, can_split) else { return Ok(Route::Pair) };
     // The fallback covers missing prefill ranks. A request that cannot be split stays whole anyway.
-    let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear);
+    let by_fallback = matches!(why, NoPair::NoPrefill | NoPair::NotNear(_));
     match whole.uncached_least {
         None => Err(why),
         Some(_) if !by_fallback || asked.rules.falls_back => {
@@ -224,7 +233,7 @@ fn pair(
             if sources.reach(fleet, rank) {
                 return Ok(());
             }
-            why = if sources.is_empty() { NoPair::NoPrefill } else { NoPair::NotNear };
+            why = sources.obstacle(fleet, rank).map_or(NoPair::NoPrefill, NoPair::NotNear);
         }
     }
     Err(why)

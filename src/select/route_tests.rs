@@ -77,6 +77,7 @@ fn scene(words: &str) -> Scene {
             pool: PoolIndex(if role == Role::Prefill { 1_024 } else { 0 }),
             tiers: TierRanks::default(),
             seat: SessionSeat::of(&format!("w{number}"), DpRank(0)),
+            used_as: None,
         });
     }
     let all: Vec<_> = (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index).collect();

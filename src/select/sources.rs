@@ -5,6 +5,7 @@
 use super::RankCost;
 use super::usable::UsableRank;
 use forebay_base::RankIndex;
+use forebay_config::PairObstacle;
 use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 
 /// Usable prefill ranks. Reused, so that its capacity stays.
@@ -56,10 +57,6 @@ impl Sources {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.ranks.is_empty()
-    }
-
     pub(super) fn ranks(&self) -> &[RankIndex] {
         &self.ranks
     }
@@ -67,6 +64,15 @@ impl Sources {
     /// Is any prefill rank near the decode rank?
     pub(super) fn reach(&self, fleet: &FleetSnapshot, decode: RankIndex) -> bool {
         self.parts.iter().any(|part| fleet.are_near(part.of, decode))
+    }
+
+    /// Why the first prefill rank cannot be a pair with the decode rank.
+    pub(super) fn obstacle(
+        &self,
+        fleet: &FleetSnapshot,
+        decode: RankIndex,
+    ) -> Option<PairObstacle> {
+        self.parts.iter().find_map(|part| fleet.pair_obstacle(part.of, decode))
     }
 
     /// Finds the best rank of each part by `measure`.

@@ -132,6 +132,7 @@ pub(crate) fn fleet(
             ..TierRanks::default()
         },
         seat: SessionSeat::of("r", DpRank(u32::from(rank.0))),
+        used_as: None,
     };
     let mut fleet = FleetSnapshot {
         generation: 1,

@@ -257,6 +257,7 @@ pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
             ..TierRanks::default()
         },
         seat: SessionSeat::default(),
+        used_as: None,
     };
     FleetSnapshot { ranks: (0..ranks).map(rank).collect(), ..FleetSnapshot::default() }
 }

@@ -1,8 +1,8 @@
 //! A router that renders prompts unlike its engines: hits as without a template, and claims that
 //! shrink. The router's `model_dir` has another chat template than the simulated engines.
 
-use crate::rig::truth::metric;
-use crate::rig::{Client, RouterProcess, any_port, post, until};
+use crate::rig::truth::{get, metric};
+use crate::rig::{Client, RouterProcess, admin_post, any_port, post, until};
 use forebay::engine::{Engine, EngineConfig, EngineHandle, EngineText};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,6 +20,10 @@ const LESS: &str = "engines find less of these prompts";
 fn engine() -> EngineHandle {
     static TEXT: OnceLock<EngineText> = OnceLock::new();
     let text = TEXT.get_or_init(|| EngineText::load(None).expect("the built-in tokenizer"));
+    engine_with(text)
+}
+
+fn engine_with(text: &EngineText) -> EngineHandle {
     let config = EngineConfig {
         listen: any_port(),
         model: Some("m".to_owned()),
@@ -72,7 +76,10 @@ struct RoutedFleet {
 
 impl RoutedFleet {
     fn new(count: usize, model_dir: &Path, more: &str) -> Self {
-        let engines: Vec<EngineHandle> = (0..count).map(|_| engine()).collect();
+        Self::of((0..count).map(|_| engine()).collect(), model_dir, more)
+    }
+
+    fn of(engines: Vec<EngineHandle>, model_dir: &Path, more: &str) -> Self {
         let worker = |engine: &EngineHandle| format!("[[worker]]\nurl = \"{}\"\n", engine.url());
         let workers: String = engines.iter().map(worker).collect();
         let dir = model_dir.display();
@@ -81,7 +88,7 @@ impl RoutedFleet {
              speculative_ttl = \"40ms\"\n{more}\n{workers}"
         );
         let router = RouterProcess::configured(&settings);
-        let all = count as f64;
+        let all = engines.len() as f64;
         until("all feeds are live", || metric(router.admin, "forebay_kv_feed_live{") >= all);
         Self { _engines: engines, router }
     }
@@ -238,4 +245,35 @@ fn claims_shrink_where_engines_find_less() {
     assert_eq!(fleet.metric(off), 1.0);
     let plain_again = ask(&mut client, std::slice::from_ref(&user));
     assert!(plain_again.overlap_tokens >= Some(100), "{plain_again:?}: another shape");
+}
+
+/// Issue 39: an engine with another chat template than the others of its model was a line of the
+/// log alone. The drain of the others brings it requests.
+#[test]
+fn an_engine_with_another_template_than_the_others_is_a_concern() {
+    let dir = model_dir(one_more_byte);
+    let odd = engine_with(&EngineText::load(Some(dir.path())).expect("a tokenizer"));
+    let name = odd.url().trim_start_matches("http://").to_owned();
+    let engines = vec![engine(), engine(), odd];
+    let others: Vec<String> = engines.iter().take(2).map(EngineHandle::url).collect();
+    let fleet = RoutedFleet::of(engines, Path::new(OWN), "");
+    let ready = || get(fleet.router.admin, "/readyz").text();
+    let concern = format!("1 of 1 ranks have another tokenizer or chat template: {name}");
+    talk(&fleet);
+    assert!(!ready().contains("chat template"), "{}", ready());
+    for url in others {
+        let other = url.trim_start_matches("http://");
+        let path = format!("/workers/{other}/drain");
+        let mut admin = Client::connect(fleet.router.admin);
+        admin.send(&admin_post(&path, b""));
+        assert_eq!(admin.reply().status, 200, "{other}");
+    }
+    until("the concern", || {
+        talk(&fleet);
+        ready().contains(&concern)
+    });
+    let log = fleet.router.log();
+    let line = log.lines().find(|line| line.contains(MORE)).expect("the line");
+    assert!(line.contains(&format!("workers=\"{name}\"")), "{line}");
+    assert_eq!(fleet.router.logged(MORE), 1, "{log}");
 }

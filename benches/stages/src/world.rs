@@ -132,6 +132,7 @@ fn rank(index: u16) -> Rank {
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
         seat: SessionSeat::default(),
+        used_as: None,
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod drop_in;
 pub(crate) mod engine_call;
 pub(crate) mod engines;
 pub(crate) mod flow;
+pub(crate) mod prompt_faults;
 pub(crate) mod rank_faults;
 pub(crate) mod reload;
 pub(crate) mod replicas;

@@ -2,7 +2,8 @@
 //! worker needs a decode worker.
 
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Role, WorkerState};
+use forebay_config::PairObstacle;
+use forebay_fleet::worker::{FleetSnapshot, KvTransfer, LoneLeg, Role, WorkerState};
 use serde_json::{Value, json};
 
 /// The word for a role.
@@ -32,6 +33,9 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
     if counts.iter().all(is_unlisted) {
         return format!("no worker of {all} lists a model: see `waits_for` of GET /workers");
     }
+    if let Some(lone) = lone_legs(fleet).first() {
+        return lone.clone();
+    }
     let of = |(role, state, count): &(&str, &str, usize)| format!("{count} {role} {state}");
     let seen: Vec<String> = counts.iter().filter(|(_, _, count)| *count > 0).map(of).collect();
     format!(
@@ -39,6 +43,32 @@ pub fn why_not(fleet: &FleetSnapshot) -> String {
          needs a decode worker of its model, and SGLang's the other way round",
         seen.join(", ")
     )
+}
+
+/// A concern for each obstacle between prefill and decode workers that are up and find no partner,
+/// with the names of the first two, and what to do.
+#[must_use]
+pub fn lone_legs(fleet: &FleetSnapshot) -> Vec<String> {
+    let worker = |rank| {
+        let (_, worker) = fleet.rank(rank)?;
+        (worker.state == WorkerState::Up).then_some(&*worker.name)
+    };
+    let mut found: Vec<(PairObstacle, usize, String)> = Vec::new();
+    for LoneLeg { rank, other, obstacle } in fleet.lone_legs() {
+        let (Some(name), Some(other)) = (worker(rank), worker(other)) else { continue };
+        match found.iter_mut().find(|(known, ..)| *known == obstacle) {
+            Some((_, count, _)) => *count += 1,
+            None => found.push((obstacle, 1, format!("{name} and {other}"))),
+        }
+    }
+    let text = |(obstacle, count, names): (PairObstacle, usize, String)| {
+        let more =
+            if count > 1 { format!(", and {} more ranks", count - 1) } else { String::new() };
+        let text = obstacle.text();
+        let help = obstacle.help();
+        format!("prefill and decode workers that can be no pair: {names}{more}: {text}; {help}")
+    };
+    found.into_iter().map(text).collect()
 }
 
 /// Engines of the present workers: an engine with two workers counts once.
@@ -156,6 +186,9 @@ mod tests {
         assert!(pair.can_serve());
         pair.ranks[1].topology = Some("b".into());
         assert!(!pair.can_serve(), "too far apart");
+        // Issue 39: the reason was that each leg needs the other.
+        let why = why_not(&pair);
+        assert!(why.contains("can be no pair") && why.contains("`topology`"), "{why}");
         pair.ranks[1].topology = Some("a".into());
         pair.ranks[0].kv_transfer = None;
         assert!(!pair.can_serve(), "not registered");

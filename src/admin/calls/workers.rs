@@ -1,5 +1,6 @@
 //! The fleet as JSON, for `GET /workers`: the operator's first question after a surprising route.
 
+use super::prompt_faults::prompt_fault;
 use super::rank_faults::{callers, feed_fault, request_fault, suspicion_fault};
 use super::roles;
 use crate::metrics::metrics_text::approximate;
@@ -144,7 +145,9 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
 fn fault(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Option<String> {
     let FleetView { fleet, board, now, .. } = sources.fleet;
     let worker = fleet.workers.get(rank.worker.index())?;
-    rank_fault(board.rank(index)?, rank, worker, sources.feeds.status(index), now)
+    let feed = sources.feeds.status(index);
+    rank_fault(board.rank(index)?, rank, worker, feed, now)
+        .or_else(|| prompt_fault(fleet, index, feed))
 }
 
 /// The first fault of a rank of a worker that is up. A worker that is not up has its own reason.

@@ -1,6 +1,7 @@
 //! The ranks of a snapshot: a column for each figure, named after its metric, with an entry for
 //! each rank. Columns that change only with the fleet are in whole snapshots only.
 
+use super::super::calls::prompt_faults::prompt_fault;
 use super::super::calls::roles;
 use super::super::calls::workers::{models_of, rank_fault, scheme, state, waits_for};
 use super::super::metrics::catalogue;
@@ -47,7 +48,8 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
     columns.insert("feed".to_owned(), feeds.collect());
     let faults = fleet.present().map(|(index, rank, worker)| {
         let feed = sources.feeds.status(index);
-        json!(board.rank(index).and_then(|load| rank_fault(load, rank, worker, feed, now)))
+        let fault = board.rank(index).and_then(|load| rank_fault(load, rank, worker, feed, now));
+        json!(fault.or_else(|| prompt_fault(fleet, index, feed)))
     });
     columns.insert("fault".to_owned(), faults.collect());
     Value::Object(columns)

@@ -396,6 +396,9 @@ catalogue! {
         RESIDENT_BYTES = Gauge "resident_bytes" [] Maybe(|_| scrape_process::resident_bytes());
         /// Lines of the log that standard error did not take.
         LOG_DROPPED = Counter "log_dropped_total" [] One(|s| s.process.log_dropped);
+        /// Writes of `workers_state` that succeeded or failed.
+        WORKERS_STATE_WRITES = Counter "workers_state_writes_total" ["result"]
+            Labelled(scrape_process::state_writes);
         /// Not 0: a bug, please report.
         BROKEN_INVARIANTS = Counter "broken_invariants_total" [] One(|_| broken_invariant_count());
     }

@@ -1,6 +1,7 @@
 //! Resource usage of the process from `/proc`: CPU time by thread, and memory.
 
 use super::metrics_text::Family;
+use super::scrape::by;
 use crate::sources::ScrapeSources;
 use forebay_base::ThreadName;
 use std::collections::BTreeMap;
@@ -13,6 +14,13 @@ pub(crate) fn threads(_: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for (name, cpu_ns) in lasting_threads() {
         family.seconds(&[("thread", &name)], cpu_ns);
     }
+}
+
+/// Writes of the file of operators' orders; none without a file.
+pub(crate) fn state_writes(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    let Some(figures) = sources.process.state_file else { return };
+    let counts = [(figures.written_count, "written"), (figures.failed_count, "failed")];
+    by("result", counts, family, |count| count);
 }
 
 /// Memory of the process; none without `/proc`.

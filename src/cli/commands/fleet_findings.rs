@@ -1,7 +1,7 @@
 //! Findings of `forebay doctor` that need the descriptions of all workers: names of models that no
 //! worker serves, and workers of a leg without workers of the other leg.
 
-use forebay_config::Config;
+use forebay_config::{Config, PairPlace};
 use forebay_discovery::{Description, Examination, Listing, MissingFeature};
 use forebay_fleet::worker::{Dialect, Role};
 use std::collections::BTreeSet;
@@ -31,6 +31,7 @@ pub(super) fn fleet_findings(
         return Vec::new();
     }
     let mut found = lone_legs(&described);
+    found.extend(legs_apart(config, &described));
     found.extend(unserved_names(config, &described));
     found
 }
@@ -93,6 +94,46 @@ fn lone_legs(described: &[(&str, &Description)]) -> Vec<FleetFinding> {
     described.iter().filter_map(finding).collect()
 }
 
+/// Workers of a leg that can be a pair with no worker of the other leg, though there are such
+/// workers for their models.
+fn legs_apart(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetFinding> {
+    let place = |url: &str, description: &Description| {
+        let table = config.workers.iter().find(|worker| worker.url == *url);
+        let is_sglang = description.dialect == Dialect::Sglang;
+        let own = table.and_then(|table| table.kv_transfer.kv_flow);
+        let kv_flow = match description.role {
+            _ if is_sglang => None,
+            Role::Prefill => Some(own.unwrap_or_default()),
+            Role::Both | Role::Decode => own,
+        };
+        let topology = table.and_then(|table| table.topology.as_deref());
+        PairPlace { is_sglang: Some(is_sglang), kv_flow, topology }
+    };
+    let finding = |(url, description): &(&str, &Description)| {
+        let other = match description.role {
+            Role::Prefill => Role::Decode,
+            Role::Decode if description.dialect == Dialect::Sglang => Role::Prefill,
+            Role::Both | Role::Decode => return None,
+        };
+        let own = place(url, description);
+        let others = || {
+            let of_leg = described.iter().filter(|(_, one)| one.role == other);
+            of_leg.filter(|(_, one)| shares_model(description, one))
+        };
+        if others().any(|(url, one)| own.obstacle(&place(url, one)).is_none()) {
+            return None;
+        }
+        let (partner, obstacle) =
+            others().find_map(|(url, one)| Some((*url, own.obstacle(&place(url, one))?)))?;
+        let leg = if other == Role::Decode { "decode" } else { "prefill" };
+        let text = obstacle.text();
+        let what = format!("it can be no pair with any {leg} worker, such as {partner}: {text}");
+        let fault = MissingFeature { what, help: obstacle.help().to_owned() };
+        Some(FleetFinding { subject: format!("worker {url}"), fault })
+    };
+    described.iter().filter_map(finding).collect()
+}
+
 /// A worker that takes any name shares the models of all workers.
 fn shares_model(one: &Description, other: &Description) -> bool {
     let is_any = |description: &Description| description.listing == Listing::Any;
@@ -135,6 +176,37 @@ mod tests {
         found
             .map(|one| format!("{}: {}. help: {}", one.subject, one.fault.what, one.fault.help))
             .collect()
+    }
+
+    /// Issue 39: legs of two engines, and legs without a common label, were no finding.
+    #[test]
+    fn legs_that_can_never_meet_are_found_with_the_reason() {
+        let at =
+            |url: &str, (_, found): (String, Result<Examination, String>)| (url.to_owned(), found);
+        let prefill = |dialect| at("http://p:1", worker(Role::Prefill, dialect, "m"));
+        let decode = |dialect| at("http://d:1", worker(Role::Decode, dialect, "m"));
+        let vllm = Dialect::Vllm;
+        let mixed = shown(&Config::default(), &[prefill(vllm), decode(Dialect::Sglang)]);
+        let wanted = "worker http://p:1: it can be no pair with any decode worker, such as \
+                      http://d:1: one is SGLang and the other is not. help: start";
+        assert!(mixed[0].starts_with(wanted), "{mixed:?}");
+        assert!(mixed[1].starts_with("worker http://d:1: ") && mixed.len() == 2, "{mixed:?}");
+        let config = |keys: [&str; 2]| {
+            let [one, two] = keys;
+            let tables = format!(
+                "[[worker]]\nurl = \"http://p:1\"\n{one}\n[[worker]]\nurl = \"http://d:1\"\n{two}\n"
+            );
+            Config::from_toml(&tables).expect("valid")
+        };
+        for (keys, word) in [
+            (["topology = \"a\"", "topology = \"b\""], "`topology`"),
+            (["", "role = \"decode\"\nkv_flow = \"push\""], "`kv_flow`"),
+            (["topology = \"a\"", ""], ""),
+        ] {
+            let found = shown(&config(keys), &[prefill(vllm), decode(vllm)]);
+            assert_eq!(found.len(), usize::from(!word.is_empty()), "{keys:?}: {found:?}");
+            assert!(found.iter().all(|line| line.contains(word)), "{keys:?}: {found:?}");
+        }
     }
 
     /// Issue 39: a lone leg, and a name of a model that no worker serves, were found by clients.

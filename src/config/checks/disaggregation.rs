@@ -6,6 +6,7 @@ use crate::sections::flow::{DisaggregationConfig, Fallback};
 use crate::sections::schema::Config;
 use crate::sections::worker::{KvFlow, WorkerConfig, WorkerRole};
 use crate::values::engine::EngineKind;
+use crate::values::pair_place::{PairObstacle, PairPlace};
 use crate::values::url::WorkerUrl;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -32,6 +33,7 @@ impl Check<'_> {
         }
         self.partners(config);
         self.flows(config);
+        self.legs_apart(config);
         self.loopback(config);
     }
 
@@ -172,6 +174,44 @@ impl Check<'_> {
         }
     }
 
+    /// Warns of the first worker of a leg that can be a pair with no worker of the other leg: by
+    /// their engines or labels. [`Self::flows`] compares the connectors.
+    fn legs_apart(&mut self, config: &Config) {
+        let is_undecided = |worker: &WorkerConfig| {
+            let may_have_role = config.engine_of(worker) != EngineKind::Vllm;
+            worker.role == WorkerRole::Auto && may_have_role
+        };
+        if config.workers.iter().any(is_undecided) {
+            return;
+        }
+        let is_sglang = |worker: &WorkerConfig| match config.engine_of(worker) {
+            EngineKind::Auto => None,
+            engine => Some(engine == EngineKind::Sglang),
+        };
+        for (position, worker) in config.workers.iter().enumerate() {
+            let (other, leg) = match worker.role {
+                WorkerRole::Prefill => (WorkerRole::Decode, "decode"),
+                WorkerRole::Decode if is_sglang(worker) == Some(true) => {
+                    (WorkerRole::Prefill, "prefill")
+                }
+                _ => continue,
+            };
+            let own = pair_place(worker, is_sglang(worker));
+            let obstacle =
+                |partner: &WorkerConfig| own.obstacle(&pair_place(partner, is_sglang(partner)));
+            let others = config.workers.iter().filter(|partner| partner.role == other);
+            let obstacles: Vec<Option<PairObstacle>> = others.map(obstacle).collect();
+            let have_all = obstacles.iter().all(Option::is_some);
+            let Some(first) = obstacles.first().copied().flatten().filter(|_| have_all) else {
+                continue;
+            };
+            let what =
+                format!("this worker can be no pair with any {leg} worker: {}", first.text());
+            self.warning(&format!("worker.{position}.role"), what, first.help());
+            return;
+        }
+    }
+
     /// Warns of a leg without workers for the other leg.
     fn partners(&mut self, config: &Config) {
         let first = |role| config.workers.iter().position(|worker| worker.role == role);
@@ -208,6 +248,10 @@ impl WorkerRole {
     pub(crate) const fn may_prefill(self) -> bool {
         matches!(self, Self::Auto | Self::Prefill)
     }
+}
+
+fn pair_place(worker: &WorkerConfig, is_sglang: Option<bool>) -> PairPlace<'_> {
+    PairPlace { is_sglang, kv_flow: None, topology: worker.topology.as_deref() }
 }
 
 fn is_loopback(worker: &WorkerConfig) -> bool {

@@ -122,6 +122,36 @@ fn a_decode_worker_that_no_prefill_worker_hands_to_is_found() {
     assert!(lonely[0].contains("`kv_flow` is not used: the role is \"both\""), "{lonely:?}");
 }
 
+/// Issue 39: pairs that can never meet had no finding.
+#[test]
+fn legs_of_two_engines_or_without_a_common_label_are_found() {
+    let pair = |prefill: &str, decode: &str| {
+        findings(&format!(
+            "[[worker]]\nurl = \"http://p:1\"\nrole = \"prefill\"\n{prefill}\n\
+             [[worker]]\nurl = \"http://d:1\"\nrole = \"decode\"\n{decode}\n"
+        ))
+    };
+    let vllm = "engine = \"vllm\"";
+    let sglang = "engine = \"sglang\"";
+    let label = |label: &str| format!("topology = \"{label}\"");
+    for (prefill, decode, word) in [
+        (vllm, sglang, "one is SGLang"),
+        (sglang, vllm, "one is SGLang"),
+        (&*label("a"), &*label("b"), "`topology`"),
+    ] {
+        let found = pair(prefill, decode);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let begin = "f:3:8: warning: this worker can be no pair with any decode worker: ";
+        assert!(found[0].starts_with(begin) && found[0].contains(word), "{found:?}");
+    }
+    for (prefill, decode) in [(vllm, vllm), (sglang, sglang), ("", sglang), (&*label("a"), "")] {
+        assert_eq!(pair(prefill, decode), [""; 0], "{prefill} {decode}");
+    }
+    // A further worker without a label may be a partner of any.
+    let more = format!("{}\n[[worker]]\nurl = \"http://e:1\"\nrole = \"decode\"\n", label("b"));
+    assert_eq!(pair(&label("a"), &more), [""; 0]);
+}
+
 #[test]
 fn a_push_worker_without_its_engine_id_may_fall_back_to_two_phases() {
     let text = "[[worker]]\nurl = \"http://p:1\"\nengine = \"vllm\"\nrole = \"prefill\"\nkv_flow = \"push\"\n\

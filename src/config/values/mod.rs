@@ -5,6 +5,7 @@ pub(crate) mod engine;
 pub(crate) mod engine_address;
 pub(crate) mod header_file;
 pub(crate) mod log_targets;
+pub(crate) mod pair_place;
 pub(crate) mod quantity;
 pub(crate) mod record_format;
 pub(crate) mod token;

@@ -2,7 +2,6 @@
 
 use forebay_base::WorkerIndex;
 use forebay_config::{EngineAddress, WorkerConfig, WorkerUrl};
-use std::sync::Arc;
 
 /// Engine of a worker, beside other workers that may be the same engine.
 #[derive(Debug)]
@@ -10,8 +9,8 @@ pub(super) struct EngineSeat {
     pub(super) place: EngineAddress,
     /// Requests use the engine by this worker, at its current address.
     pub(super) is_used: bool,
-    /// Name of the worker by which the engine is used instead.
-    pub(super) used_by: Option<Arc<str>>,
+    /// The worker by which the engine is used instead.
+    pub(super) used_by: Option<WorkerIndex>,
     /// Earlier workers in the fleet that were logged as the same engine.
     pub(super) named_with: Vec<WorkerIndex>,
 }

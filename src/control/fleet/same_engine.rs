@@ -85,20 +85,43 @@ impl Fleet {
         let mut holders: HashMap<(EngineHost, u16), Vec<usize>> = HashMap::new();
         for place in order {
             let Some(known) = self.workers.get(place) else { continue };
-            let keys = known.engine_keys();
-            let others = keys.iter().filter_map(|key| holders.get(key)).flatten();
-            let mut others = others.filter_map(|other| self.workers.get(*other));
-            let one = others.find(|other| known.likeness(other) == EngineLikeness::One);
-            let used_by = one.map(|other| Arc::clone(&other.shown.name));
-            let is_used = used_by.is_none() && known.holds_engine();
+            let is_used = known.holds_engine() && self.holder(known, &holders).is_none();
             if is_used {
-                keys.into_iter().for_each(|key| holders.entry(key).or_default().push(place));
+                let keys = known.engine_keys().into_iter();
+                keys.for_each(|key| holders.entry(key).or_default().push(place));
             }
             if let Some(known) = self.workers.get_mut(place) {
-                known.engine.used_by = used_by;
                 known.engine.is_used = is_used;
             }
         }
+        // After all holders are known: a worker that has just lost its engine has a holder, too.
+        for place in 0..self.workers.len() {
+            let Some(known) = self.workers.get(place) else { continue };
+            // The name of a worker that is gone may be the name of another engine by now.
+            let is_other = !known.engine.is_used && known.order != OperatorOrder::Gone;
+            let holder = self.holder(known, &holders).filter(|_| is_other);
+            if let Some(known) = self.workers.get_mut(place) {
+                known.engine.used_by = holder.and_then(WorkerIndex::try_from_index);
+            }
+        }
+    }
+
+    /// The worker, of `holders`, by which requests use the worker's engine.
+    fn holder(
+        &self,
+        known: &KnownWorker,
+        holders: &HashMap<(EngineHost, u16), Vec<usize>>,
+    ) -> Option<usize> {
+        let keys = known.engine_keys();
+        let mut places = keys.iter().filter_map(|key| holders.get(key)).flatten().copied();
+        let is_one = |other: &KnownWorker| known.likeness(other) == EngineLikeness::One;
+        places.find(|place| self.workers.get(*place).is_some_and(is_one))
+    }
+
+    /// The rank by which requests use the engine of the worker's rank, if the engine has another
+    /// worker.
+    pub(super) fn used_as(&self, worker: &KnownWorker, number: u32) -> Option<RankIndex> {
+        self.rank_index(worker.engine.used_by?, number)
     }
 
     /// Pairs of workers that are the same engine, or may be. Each pair is returned once.
@@ -208,6 +231,7 @@ impl Fleet {
     /// Why a worker that answers gets no requests, if another worker is the same engine.
     pub(crate) fn engine_used_by(&self, worker: WorkerIndex) -> Option<&str> {
         let known = self.workers.get(worker.index())?;
-        known.engine.used_by.as_deref().filter(|_| known.shown.state == WorkerState::Up)
+        let user = self.workers.get(known.engine.used_by?.index())?;
+        (known.shown.state == WorkerState::Up).then_some(&*user.shown.name)
     }
 }

@@ -167,6 +167,7 @@ impl Fleet {
             pool: PoolIndex(0),
             tiers: TierRanks { is_bound: known.tiers.is_bound || is_bound, ..known.tiers },
             seat: place.as_ref().map(ShownRank::seat).unwrap_or_default(),
+            used_as: worker.and_then(|worker| self.used_as(worker, known.number)),
         }
     }
 

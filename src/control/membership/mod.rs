@@ -32,7 +32,7 @@ use self::workers_state::WorkersState;
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS, WORKER_KEYS};
 use super::fleet::Fleet;
 use super::tls::take_connectors;
-use forebay_admin::WorkerSource;
+use forebay_admin::{StateFileFigures, WorkerSource};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::{ForeignOrigin, LoadBoard, RankLoad};
 use forebay_config::{Connectors, WorkerChanges, WorkerConfig};
@@ -339,6 +339,16 @@ impl Membership {
             });
             let _ = answer.send(file.ok());
         });
+    }
+
+    /// Why the file does not hold the operators' orders.
+    pub(super) fn orders_concern(&self, now: NanosSinceStart) -> Option<String> {
+        self.orders_file.as_ref()?.concern(now)
+    }
+
+    /// Writes of the orders' file; `None` without a file.
+    pub(super) fn orders_figures(&self) -> Option<StateFileFigures> {
+        self.orders_file.as_ref().map(WorkersState::figures)
     }
 
     /// Notified when a write of the orders' file has ended.

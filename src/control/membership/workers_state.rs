@@ -3,8 +3,9 @@
 //! blocking thread writes a single text at a time. At most a line for each of `WORKERS_MAX`
 //! workers.
 
+use super::super::file_faults::names_folder;
 use super::line_file::{Durability, lines_of, replace};
-use forebay_admin::AddWorkerRequest;
+use forebay_admin::{AddWorkerRequest, StateFileFigures};
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, read_file};
 use forebay_config::{WorkerConfig, WorkerUrl};
@@ -64,10 +65,26 @@ pub(super) struct WorkersState {
     writing: Option<StateWrite>,
     /// Callers that wait for a write that has not begun.
     asked: Vec<Confirmation>,
-    /// When to write again: the last write failed, and the file does not have the text.
-    retry_at: Option<NanosSinceStart>,
+    record: WriteRecord,
     /// A write has ended.
     ended: Rc<Notify>,
+}
+
+/// Results of reading and writing the file.
+#[derive(Debug, Default)]
+struct WriteRecord {
+    figures: StateFileFigures,
+    /// When to write again: the last write failed, and the file does not have the text.
+    retry_at: Option<NanosSinceStart>,
+    /// `None`: the file was read, and the last write has not failed.
+    fault: Option<StateFault>,
+}
+
+/// Why the file could not be read or written, without the folder, and since when.
+#[derive(Debug)]
+struct StateFault {
+    text: String,
+    since: NanosSinceStart,
 }
 
 /// Receives the result of a write, with the fault of a failed write.
@@ -106,6 +123,7 @@ impl WorkersState {
         let shown = path.display();
         let path = path.to_owned();
         let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
+        let mut record = WriteRecord::default();
         let (orders, text) = read.unwrap_or_else(|fault| {
             let aside = path.with_added_extension("broken");
             error!(
@@ -113,6 +131,9 @@ impl WorkersState {
                  file is kept as {}: mend the line, move the file back and restart",
                 aside.display()
             );
+            let kept = aside.file_name().unwrap_or_default().display();
+            let text = format!("is not in use: {fault}; the orders in {kept} are lost");
+            record.fault = Some(StateFault { text, since: NanosSinceStart(0) });
             if let Err(error) = std::fs::rename(&path, &aside) {
                 error!("`workers_state` {shown}: not moved: {error}; the next change replaces it");
             }
@@ -128,7 +149,7 @@ impl WorkersState {
             pending: Vec::new(),
             writing: None,
             asked: Vec::new(),
-            retry_at: None,
+            record,
             ended: Rc::default(),
         };
         (state, orders)
@@ -178,42 +199,78 @@ impl WorkersState {
                 Poll::Ready(Err(error)) => Err(error.to_string()),
                 Poll::Pending => Err("the write has no result (this is a bug)".to_owned()),
             };
-            self.retry_at = result.is_err().then(|| now.plus(RETRY_PAUSE));
-            for confirm in ended.confirms {
-                // The caller may be gone.
-                let _ = confirm.send(result.clone());
-            }
+            self.note(&result, now);
+            self.confirm_all(ended.confirms, &result);
         }
         if self.writing.is_some() {
             return false;
         }
         let is_new = std::mem::replace(&mut self.generation, generation) != generation;
-        is_new || !self.asked.is_empty() || self.retry_at.is_some_and(|at| now >= at)
+        is_new || !self.asked.is_empty() || self.record.retry_at.is_some_and(|at| now >= at)
+    }
+
+    fn note(&mut self, result: &Result<(), String>, now: NanosSinceStart) {
+        let WriteRecord { figures, retry_at, fault } = &mut self.record;
+        *retry_at = result.is_err().then(|| now.plus(RETRY_PAUSE));
+        match result {
+            Ok(()) => {
+                figures.written_count += 1;
+                *fault = None;
+            }
+            Err(reason) => {
+                figures.failed_count += 1;
+                let had_failed = fault.take().filter(|fault| fault.since > NanosSinceStart(0));
+                let since = had_failed.map_or(now, |fault| fault.since);
+                *fault = Some(StateFault { text: format!("cannot be written: {reason}"), since });
+            }
+        }
+    }
+
+    /// Writes of the file so far.
+    pub(super) const fn figures(&self) -> StateFileFigures {
+        self.record.figures
+    }
+
+    /// Why the file does not hold the operators' orders, for callers without a token.
+    pub(super) fn concern(&self, now: NanosSinceStart) -> Option<String> {
+        let StateFault { text, since } = self.record.fault.as_ref()?;
+        let file = self.path.file_name().unwrap_or_default().display();
+        let text = if names_folder(text) { "the log has the reason" } else { text };
+        let seconds = now.since(*since) / 1_000_000_000;
+        Some(format!("`workers_state` {file}, for {seconds} s: {text}"))
+    }
+
+    /// Sends the result to the callers, with the file. A caller may be gone.
+    fn confirm_all(&self, confirms: Vec<Confirmation>, result: &Result<(), String>) {
+        let path = self.path.display();
+        let with_file = |reason: String| format!("`workers_state` {path}: not written: {reason}");
+        let result = result.clone().map_err(with_file);
+        confirms.into_iter().for_each(|confirm| drop(confirm.send(result.clone())));
     }
 
     /// Begins to write the file if its text differs.
     pub(super) fn keep(&mut self, orders: &[WorkerOrder]) {
         let text = lines_of(orders);
         let confirms = std::mem::take(&mut self.asked);
-        if text == self.text && self.retry_at.is_none() {
+        if text == self.text && self.record.retry_at.is_none() {
             confirms.into_iter().for_each(|confirm| drop(confirm.send(Ok(()))));
             return;
         }
         self.text.clone_from(&text);
         let path = self.path.clone();
         let ended = Rc::clone(&self.ended);
-        let had_failed = self.retry_at.is_some();
+        let had_failed = self.record.retry_at.is_some();
         let write = spawn_blocking(move || {
             let written = replace(&path, &text, Durability::Disk);
             if written.is_ok() && had_failed {
                 info!("`workers_state` {}: written again", path.display());
             }
             written.map_err(|error| {
-                let fault = format!("`workers_state` {}: not written: {error}", path.display());
                 if !had_failed {
+                    let fault = format!("`workers_state` {}: not written: {error}", path.display());
                     error!("{fault}; tried again until it is");
                 }
-                fault
+                error.to_string()
             })
         });
         let task = spawn_local(async move {
@@ -230,10 +287,10 @@ impl WorkersState {
         let result = match tokio::time::timeout(LAST_WRITE_TIME_MAX, task).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("`workers_state`: the disk does not answer".to_owned()),
+            Err(_) => Err("the disk does not answer".to_owned()),
         };
-        self.retry_at = result.is_err().then_some(NanosSinceStart(0));
-        confirms.into_iter().for_each(|confirm| drop(confirm.send(result.clone())));
+        self.record.retry_at = result.is_err().then_some(NanosSinceStart(0));
+        self.confirm_all(confirms, &result);
     }
 }
 
@@ -256,6 +313,41 @@ fn parse(text: &str) -> Result<Vec<WorkerOrder>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_kv_events::test_support::block_on_local;
+
+    /// Issue 39: the file of the operators' orders was wrong in the log alone.
+    #[test]
+    fn a_file_that_cannot_be_read_or_written_is_a_concern() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("workers");
+        let second = |seconds: u64| NanosSinceStart(seconds * 1_000_000_000);
+        std::fs::write(&path, "no\n").unwrap();
+        let (mut state, _) = WorkersState::open(&path);
+        let unread = state.concern(second(7)).unwrap();
+        let wanted = "`workers_state` workers, for 7 s: is not in use: line 1: ";
+        assert!(unread.starts_with(wanted) && unread.contains("workers.broken"), "{unread}");
+        std::fs::create_dir(&path).unwrap();
+        let mut write = |seconds: u64| {
+            block_on_local(async {
+                state.keep(&[order("http://a:1")]);
+                state.ended().notified().await;
+                while !state.take_due(1, second(seconds)) && state.writing.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            let StateFileFigures { written_count, failed_count } = state.figures();
+            (state.concern(second(seconds + 2)), written_count, failed_count)
+        };
+        let (concern, written, failed) = write(10);
+        let concern = concern.unwrap();
+        let wanted = "`workers_state` workers, for 2 s: cannot be written: ";
+        assert!(concern.starts_with(wanted), "{concern}");
+        assert_eq!((written, failed), (0, 1));
+        let (concern, ..) = write(20);
+        assert!(concern.unwrap().contains("for 12 s"), "since the first");
+        std::fs::remove_dir(&path).unwrap();
+        assert_eq!(write(30), (None, 1, 2));
+    }
 
     fn order(url: &str) -> WorkerOrder {
         WorkerOrder { url: url.to_owned(), ..WorkerOrder::default() }

@@ -197,6 +197,7 @@ impl Publication {
             replicas: self.replicas.as_ref().map(|replicas| replicas.figures()),
             process: ProcessFigures {
                 log_dropped: (self.log_dropped)(),
+                state_file: owners.membership.orders_figures(),
                 spans: owners.reports.span_figures(),
                 reload: owners.lifecycle.reload_figures(),
             },
@@ -221,9 +222,14 @@ impl Publication {
         let suspect = forebay_admin::suspect_feeds(&self.fleet);
         let not_reloaded = owners.lifecycle.refused_reload();
         let unsaved = owners.feeds.snapshot_concern();
+        let unsaved = unsaved.into_iter().chain(owners.membership.orders_concern(clock.now()));
         let further =
             not_reloaded.into_iter().chain(unread).chain(lost).chain(unfed).chain(suspect);
-        let further = further.chain(unsaved).chain(forebay_admin::locked_out(&self.fleet));
+        let odd = forebay_admin::odd_prompts(&self.fleet, &owners.feeds.view());
+        // Without any pair it is the reason.
+        let lone = if reasons.is_empty() { forebay_admin::lone_legs(&self.fleet) } else { vec![] };
+        let further = further.chain(odd).chain(lone).chain(unsaved);
+        let further = further.chain(forebay_admin::locked_out(&self.fleet));
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())

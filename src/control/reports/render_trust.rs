@@ -149,7 +149,7 @@ impl RenderTrust {
             };
             let mut trust = ModelTrust::default();
             for (shape, judged) in RequestShape::ALL.into_iter().zip(&judged.shapes) {
-                trust.set(shape, judged.judge.verdict());
+                trust.set(shape, judged.verdict());
             }
             trusts.add(&model.name, trust);
         }
@@ -197,18 +197,24 @@ impl JudgedModel {
                 (Some(now), Some(before)) => now.since(before),
                 _ => TrustTally::default(),
             });
-            let earlier = judged.judge.verdict();
+            let earlier = judged.verdict();
             judged.judge.observe(&grown, groups.len());
-            let verdict = judged.judge.verdict();
-            is_changed |= verdict != earlier;
             judged.log_more(fleet, model, shape, earlier);
             judged.log_less(fleet, model, shape);
+            is_changed |= judged.verdict() != earlier;
         }
         is_changed
     }
 }
 
 impl JudgedShape {
+    /// The verdict of the judge. `is_logged` stays with the guesses that the log has named.
+    fn verdict(&self) -> ShapeTrust {
+        let verdict = self.judge.verdict();
+        let is_logged = self.is_more_logged && verdict.guesses == GuessUse::Counted;
+        ShapeTrust { is_logged, ..verdict }
+    }
+
     /// Logs the beginning and the end of guesses beside events. The first few signs may be events
     /// that were late once, so the warning waits for more.
     fn log_more(

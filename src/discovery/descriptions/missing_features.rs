@@ -2,7 +2,7 @@
 
 use super::description::{DescribedRank, Description};
 use crate::model_text::FoundText;
-use forebay_fleet::worker::Dialect;
+use forebay_fleet::worker::{Dialect, Role};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub fn lacks(
         // Advice for another engine misleads.
         dialect if reported.dialect.is_some_and(|own| own != dialect) => return lacks,
         Dialect::Vllm => VLLM,
+        // Its decode workers take the KV of each prompt from a prefill worker.
+        Dialect::Sglang if description.role == Role::Decode => return lacks,
         Dialect::Sglang => SGLANG,
         // For an unknown engine no advice is possible.
         Dialect::Openai => return lacks,
@@ -82,7 +84,6 @@ mod tests {
     use crate::descriptions::description::{Listing, ServerTraits};
     use crate::descriptions::engine_report::EngineReport;
     use crate::descriptions::event_announcement::EventAnnouncement;
-    use forebay_fleet::worker::Role;
     use forebay_zmq::ZmqEndpoint;
 
     fn described(rank: DescribedRank) -> Description {
@@ -127,6 +128,17 @@ mod tests {
         let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
         let plain = Description { dialect: Dialect::Openai, ..described(bare) };
         assert_eq!(whats(&plain), [""; 0]);
+    }
+
+    /// Issue 39: doctor wanted KV events of a worker that caches no prompt.
+    #[test]
+    fn a_decode_worker_of_sglang_needs_no_events() {
+        let bare = DescribedRank { reuses_prefixes: Some(false), ..DescribedRank::default() };
+        let found =
+            |dialect, role| whats(&Description { dialect, role, ..described(bare.clone()) }).len();
+        assert_eq!(found(Dialect::Sglang, Role::Decode), 0);
+        assert_eq!(found(Dialect::Sglang, Role::Prefill), 2);
+        assert_eq!(found(Dialect::Vllm, Role::Decode), 2, "it may serve whole requests");
     }
 
     #[test]

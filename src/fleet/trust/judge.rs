@@ -29,6 +29,8 @@ const PROOF_COUNT: u64 = 256;
 const RECOVERY_COUNT: u64 = 128;
 /// Compared answers after which a shape without returning prompts counts as held.
 const WATCHED_MAX: u64 = 2_048;
+/// Answers of a doubted group that settle the doubt.
+const DOUBT_ANSWERS: u64 = 16;
 /// Wrong guesses that end guesses, if they are more than twice the right guesses.
 const WRONG_MIN: u64 = 16;
 /// Answers of a group after which its older answers count by half.
@@ -58,10 +60,12 @@ pub struct ShapeJudge {
     claim_shares: [u8; TRUST_GROUPS],
     /// Groups with guesses that count.
     counted_groups: u8,
-    /// Confirmed guesses since the last other answer.
-    confirmed_run: u64,
-    /// Compared answers since the phase began.
-    phase_samples: u64,
+    /// Confirmed guesses of each group since its last other answer.
+    confirmed_runs: [u64; TRUST_GROUPS],
+    /// Compared answers of each group since the phase began.
+    phase_samples: [u64; TRUST_GROUPS],
+    /// Groups with signs that began the doubt. The doubt waits for answers of these groups.
+    doubted_groups: u8,
     /// Answers that a doubt has to wait for.
     pause: u64,
 }
@@ -73,8 +77,9 @@ impl Default for ShapeJudge {
             groups: [TrustTally::default(); TRUST_GROUPS],
             claim_shares: [SHARES; TRUST_GROUPS],
             counted_groups: 0,
-            confirmed_run: 0,
-            phase_samples: 0,
+            confirmed_runs: [0; TRUST_GROUPS],
+            phase_samples: [0; TRUST_GROUPS],
+            doubted_groups: 0,
             pause: 0,
         }
     }
@@ -103,25 +108,25 @@ impl ShapeJudge {
             TrustPhase::FindsMore => GuessUse::Counted,
         };
         let counted_groups = self.counted_groups;
-        ShapeTrust { guesses, counted_groups, claim_shares: self.claim_shares }
+        let claim_shares = self.claim_shares;
+        ShapeTrust { guesses, counted_groups, claim_shares, is_logged: false }
     }
 
     /// Adds the counts since the last call. `group_count`: groups of workers that serve the model.
     pub fn observe(&mut self, grown: &[TrustTally; TRUST_GROUPS], group_count: usize) {
-        let mut all = TrustTally::default();
-        for (group, grown) in self.groups.iter_mut().zip(grown) {
-            all.add(grown);
-            group.add(grown);
-        }
-        if all.get(TrustCount::Samples) == 0 {
+        if grown.iter().all(|grown| grown.get(TrustCount::Samples) == 0) {
             return;
         }
-        self.phase_samples = self.phase_samples.saturating_add(all.get(TrustCount::Samples));
-        let others = all.get(TrustCount::GuessRight) + all.get(TrustCount::More);
-        self.confirmed_run = match others {
-            0 => self.confirmed_run.saturating_add(all.get(TrustCount::Confirmed)),
-            _ => 0,
-        };
+        let counts = self.groups.iter_mut().zip(&mut self.confirmed_runs);
+        for (((group, run), samples), grown) in counts.zip(&mut self.phase_samples).zip(grown) {
+            group.add(grown);
+            *samples = samples.saturating_add(grown.get(TrustCount::Samples));
+            let others = grown.get(TrustCount::GuessRight) + grown.get(TrustCount::More);
+            *run = match others {
+                0 => run.saturating_add(grown.get(TrustCount::Confirmed)),
+                _ => 0,
+            };
+        }
         let next = self.next_phase();
         let counts = next.unwrap_or(self.phase) == TrustPhase::FindsMore;
         self.counted_groups = if counts { self.next_groups(group_count) } else { 0 };
@@ -144,33 +149,57 @@ impl ShapeJudge {
         match self.phase {
             TrustPhase::Unjudged => Some(TrustPhase::Watched),
             TrustPhase::Watched => {
-                let confirmed = total.get(TrustCount::Confirmed);
-                let is_more = self.is_sign(TrustCount::GuessRight, confirmed);
-                let is_proven =
-                    self.confirmed_run >= PROOF_COUNT || self.phase_samples >= WATCHED_MAX;
-                match is_more && right >= wrong {
+                let is_right = |tally: &TrustTally| {
+                    is_sign(tally, TrustCount::GuessRight, TrustCount::Confirmed)
+                        && tally.get(TrustCount::GuessRight) >= tally.get(TrustCount::GuessWrong)
+                };
+                let is_proven = sum(&self.confirmed_runs) >= PROOF_COUNT
+                    || sum(&self.phase_samples) >= WATCHED_MAX;
+                match self.is_seen(is_right) {
                     true => Some(TrustPhase::FindsMore),
-                    false => is_proven.then_some(TrustPhase::Held),
+                    false => (is_proven && !self.awaits_answers()).then_some(TrustPhase::Held),
                 }
             }
             TrustPhase::Held => {
-                let samples = total.get(TrustCount::Samples);
-                let is_more = self.is_sign(TrustCount::More, samples);
-                let is_due = self.phase_samples >= self.pause;
-                (is_more && is_due).then_some(TrustPhase::Watched)
+                let is_more =
+                    |tally: &TrustTally| is_sign(tally, TrustCount::More, TrustCount::Samples);
+                let is_due = sum(&self.phase_samples) >= self.pause;
+                (is_due && self.is_seen(is_more)).then_some(TrustPhase::Watched)
             }
             TrustPhase::FindsMore => {
                 let is_wrong = wrong >= WRONG_MIN && wrong > right.saturating_mul(2);
-                let is_over = is_wrong || self.confirmed_run >= RECOVERY_COUNT;
+                // Other groups confirm their guesses whatever these groups find.
+                let counted = self.confirmed_runs.iter().enumerate();
+                let counted = counted.filter(|(group, _)| self.counted_groups & bit(*group) != 0);
+                let confirmed = counted.fold(0_u64, |all, (_, run)| all.saturating_add(*run));
+                let is_over = is_wrong || confirmed >= RECOVERY_COUNT;
                 is_over.then_some(TrustPhase::Watched)
             }
         }
     }
 
-    /// Are there enough of these answers among that many answers?
-    fn is_sign(&self, count: TrustCount, others: u64) -> bool {
-        let signs = self.total().get(count);
-        signs >= SIGNS_MIN && signs.saturating_mul(ANSWERS_PER_SIGN) >= others
+    /// Holds the rule for all answers, or for the answers of a group? An odd worker gets few
+    /// requests: its answers are too few among all answers.
+    fn is_seen(&self, rule: impl Fn(&TrustTally) -> bool) -> bool {
+        rule(&self.total()) || self.groups.iter().any(rule)
+    }
+
+    /// Has a group that began the doubt too few answers since then?
+    fn awaits_answers(&self) -> bool {
+        let samples = self.phase_samples.iter().enumerate();
+        let mut doubted = samples.filter(|(group, _)| self.doubted_groups & bit(*group) != 0);
+        sum(&self.phase_samples) < DOUBT_ANSWERS * WATCHED_MAX
+            && doubted.any(|(_, samples)| *samples < DOUBT_ANSWERS)
+    }
+
+    /// Groups with most answers above their events.
+    fn odd_groups(&self) -> u8 {
+        let groups = self.groups.iter().enumerate();
+        let odd = groups.filter(|(_, group)| {
+            is_sign(group, TrustCount::More, TrustCount::Samples)
+                && group.get(TrustCount::More) * 2 >= group.get(TrustCount::Samples)
+        });
+        odd.fold(0, |groups, (at, _)| groups | bit(at))
     }
 
     /// Groups with guesses that count now: groups with signs of their own, and all groups once
@@ -190,14 +219,18 @@ impl ShapeJudge {
 
     fn enter(&mut self, next: TrustPhase) {
         let before = std::mem::replace(&mut self.phase, next);
+        self.doubted_groups = match before {
+            TrustPhase::Held => self.odd_groups(),
+            _ => 0,
+        };
         if next == TrustPhase::Held {
             self.pause = self.pause.saturating_mul(2).clamp(PAUSE_FIRST, PAUSE_MAX);
         }
         if next == TrustPhase::FindsMore {
             self.pause = 0;
         }
-        self.phase_samples = 0;
-        self.confirmed_run = 0;
+        self.phase_samples = [0; TRUST_GROUPS];
+        self.confirmed_runs = [0; TRUST_GROUPS];
         // Evidence of the phase before does not count for the next verdict, except for claims.
         if before != TrustPhase::Unjudged {
             for group in &mut self.groups {
@@ -212,6 +245,16 @@ impl ShapeJudge {
             }
         }
     }
+}
+
+/// Are there enough of these answers among the other answers?
+fn is_sign(tally: &TrustTally, count: TrustCount, others: TrustCount) -> bool {
+    let signs = tally.get(count);
+    signs >= SIGNS_MIN && signs.saturating_mul(ANSWERS_PER_SIGN) >= tally.get(others)
+}
+
+fn sum(counts: &[u64]) -> u64 {
+    counts.iter().fold(0, |all, count| all.saturating_add(*count))
 }
 
 /// Part of its claims that a group's engines serve. Small changes leave the share as it is: each

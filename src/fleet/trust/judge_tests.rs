@@ -137,6 +137,27 @@ fn an_odd_worker_switches_nothing_for_its_fleet() {
     assert_eq!(shares.iter().filter(|share| **share == SHARES).count(), 7, "only its own claims");
 }
 
+/// Issue 39: a worker of another chat template got 0.3 % of the requests. Its answers were too few
+/// among those of the model for a doubt, and the other workers ended each doubt before its next
+/// answer.
+#[test]
+fn a_worker_with_few_requests_is_judged_by_its_own_answers() {
+    let mut bench = Bench::new(4);
+    for at in 0..12_000 {
+        let is_odd = at % 300 == 299;
+        // The system message alone is in its cache, and the guess about it holds.
+        let has_guess = bench.guesses() != GuessUse::None;
+        let odd = answer(0, if has_guess { 200 } else { 0 }, 208);
+        bench.feed(if is_odd { 3 } else { at % 3 }, if is_odd { odd } else { EXACT });
+    }
+    let trust = bench.judge.verdict();
+    assert!(trust.counts_guess(3) && !trust.counts_all(), "{:?}", bench.judge);
+    assert!((0..3).all(|group| !trust.counts_guess(group)), "{trust:?}");
+    // Restarted with the template of the others: its own answers end the verdict.
+    bench.feed_all(4 * RECOVERY_COUNT, EXACT);
+    assert_ne!(bench.guesses(), GuessUse::Counted);
+}
+
 /// Weights by tokens let four prompts of 100,000 tokens outweigh all other prompts.
 #[test]
 fn few_long_prompts_of_a_caller_decide_nothing_for_all() {

@@ -36,11 +36,18 @@ pub struct ShapeTrust {
     pub counted_groups: u8,
     /// Part of a claim that counts, of [`SHARES`], by group of the rank's worker.
     pub claim_shares: [u8; TRUST_GROUPS],
+    /// The log has a warning about guesses that count.
+    pub is_logged: bool,
 }
 
 impl Default for ShapeTrust {
     fn default() -> Self {
-        Self { guesses: GuessUse::None, counted_groups: 0, claim_shares: [SHARES; TRUST_GROUPS] }
+        Self {
+            guesses: GuessUse::None,
+            counted_groups: 0,
+            claim_shares: [SHARES; TRUST_GROUPS],
+            is_logged: false,
+        }
     }
 }
 
@@ -55,6 +62,13 @@ impl ShapeTrust {
     #[must_use]
     pub fn counts_all(&self) -> bool {
         self.guesses == GuessUse::Counted && self.counted_groups == ALL_GROUPS
+    }
+
+    /// Do guesses count for the group, and not for all groups? The engines of its workers write
+    /// prompts unlike the engines of the other groups.
+    #[must_use]
+    pub fn sets_apart(&self, group: usize) -> bool {
+        self.is_logged && self.counts_guess(group) && !self.counts_all()
     }
 
     /// Do all claims count whole?

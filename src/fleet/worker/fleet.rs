@@ -211,6 +211,8 @@ pub struct Rank {
     pub tiers: TierRanks,
     /// Identity of the rank in session hashing.
     pub seat: SessionSeat,
+    /// Rank of another worker by which requests use the same engine; `None`: by this rank.
+    pub used_as: Option<RankIndex>,
 }
 
 impl Rank {
@@ -285,8 +287,7 @@ impl TierRanks {
 }
 
 impl FleetSnapshot {
-    /// Checks the guarantees for readers: indices are valid, and lists for binary search are
-    /// sorted. Debug builds check each snapshot once.
+    /// Debug builds check each snapshot once: indices are valid, and searched lists are sorted.
     pub fn check_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;

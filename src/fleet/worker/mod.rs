@@ -22,6 +22,7 @@ pub use generation::WorkerGeneration;
 pub use kv_transfer::{Bootstrap, KvTransfer, Leg, MooncakeSource, PushSource, Role};
 pub use limit_source::{EngineLimits, LimitSource, PlacesLimit};
 pub use model::{ANY_MODEL, EngineTexts, Model, ModelKind, ModelText};
+pub use nearness::LoneLeg;
 pub use notes::{NoteSink, SentNote, ShardNote};
 pub use requester::Requester;
 pub use room_limits::{RoomDemand, RoomLimits};

@@ -3,19 +3,52 @@
 
 use super::Dialect;
 use super::FleetSnapshot;
+use super::Leg;
+use super::Role;
 use forebay_base::RankIndex;
-use forebay_config::KvFlow;
+use forebay_config::{PairObstacle, PairPlace};
 
 impl FleetSnapshot {
     /// Can these ranks be a pair? Their engines are compatible, and their connectors and labels are
     /// equal where both are known.
     #[must_use]
     pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
-        self.places([one, other]).is_some_and(|[one, other]| {
-            one.is_sglang == other.is_sglang
-                && !differ(one.topology, other.topology)
-                && !differ(one.kv_flow, other.kv_flow)
-        })
+        self.places([one, other]).is_some_and(|[one, other]| one.obstacle(&other).is_none())
+    }
+
+    /// Why these ranks cannot be a pair.
+    #[must_use]
+    pub fn pair_obstacle(&self, one: RankIndex, other: RankIndex) -> Option<PairObstacle> {
+        self.places([one, other]).and_then(|[one, other]| one.obstacle(&other))
+    }
+
+    /// Ranks of a leg that can be a pair with no rank of the other leg of their models, each with
+    /// a rank of the other leg. None for a model without ranks of the other leg.
+    #[must_use]
+    pub fn lone_legs(&self) -> Vec<LoneLeg> {
+        let mut found: Vec<LoneLeg> = Vec::new();
+        for model in &self.models {
+            let of = |role: Role| {
+                let has_role = move |rank: &RankIndex| {
+                    self.ranks.get(rank.index()).is_some_and(|rank| rank.role == role)
+                };
+                model.ranks.iter().copied().filter(has_role)
+            };
+            // A decode rank of vLLM serves whole requests too.
+            let decode = of(Role::Decode).filter(|rank| !self.serves(*rank, Leg::Whole));
+            let prefill = of(Role::Prefill).map(|rank| (rank, Role::Decode));
+            for (rank, other) in prefill.chain(decode.map(|rank| (rank, Role::Prefill))) {
+                let is_known = found.iter().any(|lone| lone.rank == rank);
+                if is_known || of(other).any(|other| self.are_near(rank, other)) {
+                    continue;
+                }
+                found.extend(of(other).find_map(|other| {
+                    let obstacle = self.pair_obstacle(rank, other)?;
+                    Some(LoneLeg { rank, other, obstacle })
+                }));
+            }
+        }
+        found
     }
 
     /// Is every rank that is near `other` also near `one`?
@@ -34,37 +67,35 @@ impl FleetSnapshot {
         self.part_of_network(one) == self.part_of_network(other)
     }
 
-    fn places(&self, [one, other]: [RankIndex; 2]) -> Option<[NetworkPlace<'_>; 2]> {
+    fn places(&self, [one, other]: [RankIndex; 2]) -> Option<[PairPlace<'_>; 2]> {
         Some([self.part_of_network(one)?, self.part_of_network(other)?])
     }
 
-    fn part_of_network(&self, index: RankIndex) -> Option<NetworkPlace<'_>> {
+    fn part_of_network(&self, index: RankIndex) -> Option<PairPlace<'_>> {
         let (rank, worker) = self.rank(index)?;
-        Some(NetworkPlace {
-            is_sglang: worker.dialect == Dialect::Sglang,
+        Some(PairPlace {
+            is_sglang: Some(worker.dialect == Dialect::Sglang),
             kv_flow: rank.kv_flow,
             topology: rank.topology.as_deref(),
         })
     }
 }
 
-/// Properties that decide which ranks can be a pair.
+/// A rank of a leg without a partner, though its model has ranks of the other leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NetworkPlace<'a> {
-    is_sglang: bool,
-    kv_flow: Option<KvFlow>,
-    topology: Option<&'a str>,
-}
-
-/// Are both known and different?
-fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
-    matches!((one, other), (Some(one), Some(other)) if one != other)
+pub struct LoneLeg {
+    pub rank: RankIndex,
+    /// A rank of the other leg.
+    pub other: RankIndex,
+    /// Why the two are no pair.
+    pub obstacle: PairObstacle,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::worker::{Rank, test_support};
+    use forebay_config::KvFlow;
 
     fn fleet(places: &[(Option<KvFlow>, Option<&str>)]) -> FleetSnapshot {
         let rank = |&(kv_flow, label): &(Option<KvFlow>, Option<&str>)| Rank {
@@ -116,5 +147,32 @@ mod tests {
                 assert_eq!(fleet.is_at_least_as_near(one, other), covers, "{one:?} {other:?}");
             }
         }
+    }
+
+    /// Issue 39: legs that can never meet were found by clients.
+    #[test]
+    fn a_leg_without_a_partner_is_found_with_the_reason() {
+        let mut fleet = fleet(&[(None, Some("a")), (None, Some("b")), (None, None)]);
+        fleet.models = vec![test_support::model("m", &[0, 1, 2])];
+        for (rank, role) in [Role::Prefill, Role::Decode, Role::Both].into_iter().enumerate() {
+            fleet.ranks[rank].role = role;
+        }
+        let lone = |obstacle| LoneLeg { rank: RankIndex(0), other: RankIndex(1), obstacle };
+        assert_eq!(fleet.lone_legs(), [lone(PairObstacle::Topologies)], "decode serves whole");
+        fleet.workers[0].dialect = Dialect::Sglang;
+        let decode = LoneLeg { rank: RankIndex(1), other: RankIndex(0), ..fleet.lone_legs()[0] };
+        assert_eq!(fleet.lone_legs(), [lone(PairObstacle::Topologies), decode]);
+        fleet.workers.push(test_support::worker());
+        fleet.ranks[0].worker = forebay_base::WorkerIndex(1);
+        assert_eq!(fleet.lone_legs()[0], lone(PairObstacle::Engines));
+        fleet.ranks[1].worker = forebay_base::WorkerIndex(1);
+        fleet.ranks[1].topology = None;
+        assert_eq!(fleet.lone_legs(), []);
+        fleet.ranks[1].role = Role::Prefill;
+        assert_eq!(
+            fleet.lone_legs(),
+            [],
+            "no rank of the other leg at all has a finding of its own"
+        );
     }
 }

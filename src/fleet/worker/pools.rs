@@ -146,6 +146,7 @@ mod tests {
             pool: PoolIndex(0),
             tiers: TierRanks::default(),
             seat: SessionSeat::default(),
+            used_as: None,
         }
     }
 

@@ -77,6 +77,7 @@ pub fn rank(worker: u16) -> Rank {
         pool: PoolIndex(0),
         tiers: TierRanks::default(),
         seat: SessionSeat::default(),
+        used_as: None,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::queue::{Applicant, Entry, QueuePlace, WantedRanks, closed_pool, enter
 use forebay_base::{NanosSinceStart, RankIndex};
 use forebay_board::account::Count;
 use forebay_board::{LoadBoard, LoadReports};
+use forebay_config::PairObstacle;
 use forebay_disagg::Obstacle;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, Leg, Model};
 use forebay_mailbox::RequestFacts;
@@ -87,7 +88,13 @@ impl Scene<'_> {
                 no_worker("the workers that serve it in one piece are down, or failed it")
             }
             NoPair::CannotSplit => cannot_split(self.obstacle(model)),
-            none => no_worker(none.why()),
+            NoPair::NotNear(obstacle) => match names_apart(fleet, model, obstacle) {
+                Some([prefill, decode]) => {
+                    no_worker(&format!("{}, such as {prefill} and {decode}", none.why()))
+                }
+                None => no_worker(none.why()),
+            },
+            NoPair::NoDecode | NoPair::NoPrefill => no_worker(none.why()),
         })
     }
 
@@ -186,4 +193,19 @@ impl<'a> LoadView<'a> {
 /// Has the model ranks that serve whole requests, in any state?
 fn could_be_whole(fleet: &FleetSnapshot, model: &Model) -> bool {
     model.ranks.iter().any(|&rank| fleet.serves(rank, Leg::Whole))
+}
+
+/// Names of a prefill and of a decode worker of the model that this obstacle keeps apart.
+fn names_apart<'a>(
+    fleet: &'a FleetSnapshot,
+    model: &Model,
+    wanted: PairObstacle,
+) -> Option<[&'a str; 2]> {
+    let serving = |leg| model.ranks.iter().copied().filter(move |&rank| fleet.serves(rank, leg));
+    let name = |rank| fleet.rank(rank).map(|(_, worker)| &*worker.name);
+    serving(Leg::Decode).find_map(|decode| {
+        let is_apart = |prefill: &RankIndex| fleet.pair_obstacle(*prefill, decode) == Some(wanted);
+        let prefill = serving(Leg::Prefill).find(is_apart)?;
+        Some([name(prefill)?, name(decode)?])
+    })
 }

@@ -55,6 +55,24 @@ fn one_engine_is_used_by_one_worker_however_it_is_spelled() {
     assert_eq!(used(&mut fleet), [false, true, true, true]);
 }
 
+/// Issue 39: replicas that used an engine by two names did not compare their loads.
+#[test]
+fn each_name_of_an_engine_shows_the_rank_in_use() {
+    let urls = ["http://gpu:9", "http://127.0.0.1:9", "http://127.0.0.2:9"];
+    let mut fleet = Fleet::new(&Arc::new(config(&urls)), SEED);
+    let used_as = |fleet: &mut Fleet| {
+        let ranks = fleet.snapshot().ranks;
+        ranks.iter().map(|rank| rank.used_as.map(|used| used.0)).collect::<Vec<_>>()
+    };
+    answers(&mut fleet, 0, ADDRESS);
+    answers(&mut fleet, 1, ADDRESS);
+    answers(&mut fleet, 2, SocketAddr::from(([127, 0, 0, 2], 9)));
+    assert_eq!(used_as(&mut fleet), [None, Some(0), None]);
+    // At once, in the fleet of the change: the first name is still a name of the engine.
+    fleet.set_state(WorkerIndex(0), WorkerState::Down);
+    assert_eq!(used_as(&mut fleet), [Some(1), None, None]);
+}
+
 /// Issue 39: the other name of an engine began with a full limit beside the requests of the name
 /// that left.
 #[test]
