@@ -119,13 +119,14 @@ pub(crate) async fn run(
             return Err(failed(shard, exchange, going, tried, error));
         }
     };
-    let is_served = meaning(&exchange.request, &plan, endpoint) == AnswerMeaning::Served;
+    let meaning = meaning(&exchange.request, &plan, endpoint);
+    let is_served = meaning == AnswerMeaning::Served;
     settle_trial(shard, before.and_then(|before| before.trial), is_served);
     if let Some(paired) = paired.as_ref().filter(|_| is_served) {
         blame::pair_works(shard, paired, plan.rank, facts.requester());
     }
     let is_resumable = remainder::answer_began(exchange, &plan, paired.is_some());
-    answer_began(shard, &mut exchange.request, going, &mut lease, is_resumable);
+    answer_began(shard, &mut exchange.request, going, &mut lease, meaning, is_resumable);
     let paired_with = paired.as_ref();
     let pulse = pulse.as_ref();
     let accounted =

@@ -1,7 +1,7 @@
 //! relay, account: the answer of a rank, from its head to its end.
 
 use super::added_fields::AddedFields;
-use super::answer_meaning::{BodyKind, is_foreign, meaning};
+use super::answer_meaning::{BodyKind, is_foreign};
 use super::blame;
 use super::outbound::{Dispatch, decimal};
 use crate::exchange::buffers::Buffers;
@@ -52,16 +52,18 @@ pub(crate) struct AttemptAccount<'a> {
     pub(crate) paired: Option<&'a PairDispatch<'a>>,
 }
 
-/// Handles the head of an answer, and judges the rank if the head is an error. A success is judged
-/// at the end of the answer. `is_resumable`: another rank may continue the answer.
+/// Handles the head of an answer of this meaning, and judges the rank if the head is an error. A
+/// success is judged at the end of the answer. `is_resumable`: another rank may continue the
+/// answer.
 pub(crate) fn answer_began(
     shard: &Shard,
     request: &mut Request<'_>,
     going: Dispatch<'_>,
     lease: &mut Lease,
+    meaning: AnswerMeaning,
     is_resumable: bool,
 ) {
-    judge_head(shard, request, going, lease);
+    judge_head(shard, request.answer_head.status, going, lease, meaning);
     // From here on only the remainder of a stream may be sent again.
     if !is_resumable {
         shard.io.recycle(std::mem::take(&mut request.message));
@@ -83,9 +85,13 @@ pub(crate) fn answer_began(
     story.answer_began(&AnswerHead { shard, head, status, endpoint, is_counted, place });
 }
 
-fn judge_head(shard: &Shard, request: &Request<'_>, going: Dispatch<'_>, lease: &mut Lease) {
-    let status = request.answer_head.status;
-    let meaning = meaning(request, going.plan, going.endpoint);
+fn judge_head(
+    shard: &Shard,
+    status: u16,
+    going: Dispatch<'_>,
+    lease: &mut Lease,
+    meaning: AnswerMeaning,
+) {
     if !(200..300).contains(&status) || matches!(meaning, AnswerMeaning::Failed(..)) {
         // No tokens were computed, and the time of the answer is no sign of the rank's speed.
         lease.end_prefill();
