@@ -20,7 +20,7 @@ mod tests;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use forebay_config::nearest;
+use forebay_config::{keys_for, nearest};
 use forebay_handover::report_failed_start;
 use process::finish;
 use std::process::ExitCode;
@@ -132,8 +132,12 @@ fn suggest_flag(error: &mut clap::Error, definition: &clap::Command, command: Op
     }
     let flags = command.into_iter().flat_map(clap::Command::get_arguments);
     let flags: Vec<&str> = flags.filter_map(clap::Arg::get_long).collect();
-    let near = nearest(wrong.trim_start_matches('-'), &flags, |flag| format!("--{flag}"));
-    if !near.is_empty() {
+    let of = |word: &str| nearest(word, &flags, |flag| format!("--{flag}"));
+    let word = wrong.trim_start_matches('-');
+    // The name of a key in another program, before names that look alike.
+    let words = keys_for(word).iter().copied().chain([word]);
+    let near = words.map(of).find(|near| !near.is_empty());
+    if let Some(near) = near {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(near));
     }
 }

@@ -248,6 +248,7 @@ fn an_unknown_flag_has_the_flag_of_its_words() {
         ("--loglevel", "--log-level"),
         ("--kv-event", "--kv-events"),
         ("--port", "--listen"),
+        ("--bind-addr", "--listen"),
     ] {
         let Err(mut error) = parse(&format!("forebay serve {wrong} 5")) else { panic!("{wrong}") };
         super::suggest_flag(&mut error, &super::definition(), Some("serve"));

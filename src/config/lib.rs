@@ -22,6 +22,7 @@ pub use keys::finding::{Finding, Origin, Origins, Severity};
 pub use keys::flags::Flags;
 pub use keys::key::{Flag, Form, Key};
 pub use keys::nearest::nearest;
+pub use keys::other_programs::keys_for;
 pub use keys::setting::{Kind, Word};
 pub use keys::table::{Changes, WorkerChanges};
 pub use load::{ConfigText, CpuShortage, LoadedConfig, load};

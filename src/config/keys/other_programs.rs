@@ -266,7 +266,8 @@ const TEXTS: &[(&str, &str)] = &[
 ];
 
 /// Keys here that have the meaning of `path` in another program. Empty: none is known.
-pub(crate) fn keys_for(path: &str) -> &'static [&'static str] {
+#[must_use]
+pub fn keys_for(path: &str) -> &'static [&'static str] {
     find(KEYS, path).unwrap_or_default()
 }
 
