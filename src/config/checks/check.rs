@@ -209,6 +209,7 @@ impl Check<'_> {
             let what = format!("`url` {:?}: {error}", shown_url(&worker.url));
             let help = match error {
                 WorkerUrlError::Several => "repeat --worker, or the [[worker]] table, for each URL",
+                WorkerUrlError::Brackets => "write it as http://[::1]:8000",
                 _ => "write it as http://host:port",
             };
             self.error(&url_path, what, help);
