@@ -254,6 +254,21 @@ fn places_of_snapshots_are_checked() {
     }
 }
 
+/// A key that cannot be read is written: its table does not lack it.
+#[test]
+fn a_key_that_cannot_be_read_is_not_called_missing() {
+    for (text, expected) in [
+        (
+            "[[listener]]\naddress = \"localhost:81\"",
+            "forebay.toml:2:11: error: `listener.address`: \"localhost:81\" is not an address",
+        ),
+        ("[[tenant]]\nname = 7", "forebay.toml:2:8: error: `tenant.name`: has type integer"),
+        ("[[worker]]\nurl = 7", "forebay.toml:2:7: error: `worker.url`: has type integer"),
+    ] {
+        only_finding(text, expected);
+    }
+}
+
 #[test]
 fn tenants_and_the_file_of_keys_are_checked() {
     for (text, expected) in [

@@ -105,7 +105,8 @@ impl LoadedCertificate {
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
             let is_encrypted = text.windows(9).any(|part| part == b"ENCRYPTED");
             match error {
-                pem::Error::NoItemsFound if is_encrypted => {
+                // PKCS 8 has a label of its own, and OpenSSL's older form a line that is no base64.
+                _ if is_encrypted => {
                     of_key(format!("{key}: the private key is encrypted"), OF_PASSPHRASE)
                 }
                 pem::Error::NoItemsFound => {

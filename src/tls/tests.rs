@@ -427,6 +427,9 @@ fn files_at_fault_are_named() {
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----";
     let encrypted = folder.write("encrypted", encrypted);
+    let older = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+        DEK-Info: AES-128-CBC,00\n\nAAAA\n-----END EC PRIVATE KEY-----";
+    let older = folder.write("older", older);
     let cut = folder.write("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n");
     for (cert, key, in_cert, what) in [
         (&a.cert, &b.key, false, "is not the key of"),
@@ -436,6 +439,7 @@ fn files_at_fault_are_named() {
         (&a.key, &a.key, true, "no certificate"),
         (&a.cert, &empty, false, "no private key"),
         (&a.cert, &encrypted, false, "is encrypted"),
+        (&a.cert, &older, false, "is encrypted"),
         (&cut, &a.key, true, "missing: -----END CERTIFICATE-----"),
         (&long, &a.key, true, "longer than"),
     ] {

@@ -76,11 +76,9 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     for (url, found) in run_local(resolve_all(&config.discovery))? {
         match found {
             Ok(named) => findings::add_workers(&mut config.workers, named.workers),
-            Err(what) => {
+            Err(fault) => {
                 count += 1;
-                let help = "correct `discovery.dns`, or the records of the name".to_owned();
-                section(out, &format!("name {url}"), "", &[MissingFeature { what, help }])
-                    .map_err(written)?;
+                section(out, &format!("name {url}"), "", &[fault]).map_err(written)?;
             }
         }
     }
@@ -192,7 +190,7 @@ fn section(
 /// Workers of each name of `discovery.dns`, or the fault.
 pub(super) async fn resolve_all(
     discovery: &DiscoveryConfig,
-) -> Vec<(String, Result<NamedWorkers, String>)> {
+) -> Vec<(String, Result<NamedWorkers, MissingFeature>)> {
     let mut found = Vec::new();
     for url in &discovery.dns {
         let Ok(name) = WorkerUrl::parse(url) else { continue };

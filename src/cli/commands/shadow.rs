@@ -99,7 +99,8 @@ fn shadowed(args: &ShadowArgs) -> Result<(), String> {
 /// The configuration with all workers, and the workers' descriptions.
 async fn begin(mut config: Config) -> Result<(Arc<Config>, Vec<ShadowWorker>), String> {
     for (name, found) in resolve_all(&config.discovery).await {
-        let found = found.map_err(|what| format!("{name}: {what}"))?;
+        let found =
+            found.map_err(|fault| format!("{name}: {}. help: {}", fault.what, fault.help))?;
         findings::add_workers(&mut config.workers, found.workers);
     }
     let config = Arc::new(config);

@@ -203,11 +203,13 @@ impl Check<'_> {
     fn worker(&mut self, path: &str, worker: &WorkerConfig) {
         let url_path = format!("{path}.url");
         if worker.url.is_empty() {
-            self.error(path, "a worker has no `url`", "add url = \"http://host:port\"");
+            let place = self.either(&url_path, path);
+            self.error(place, "a worker has no `url`", "add url = \"http://host:port\"");
         } else if let Err(error) = WorkerUrl::parse(&worker.url) {
             let what = format!("`url` {:?}: {error}", shown_url(&worker.url));
             let help = match error {
                 WorkerUrlError::Several => "repeat --worker, or the [[worker]] table, for each URL",
+                WorkerUrlError::Brackets => "write it as http://[::1]:8000",
                 _ => "write it as http://host:port",
             };
             self.error(&url_path, what, help);

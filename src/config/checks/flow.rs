@@ -55,7 +55,8 @@ impl Check<'_> {
     ) {
         if tenant.name.is_empty() {
             let help = "give the tenant of its keys, the value of `queue.tenant_header`, or `*`";
-            self.error(path, "a tenant has no `name`", help);
+            let name = format!("{path}.name");
+            self.error(self.either(&name, path), "a tenant has no `name`", help);
         } else if !is_tenant_name(&tenant.name) {
             let what = format!(
                 "`tenant.name` {:?} is no text of at most {TENANT_NAME_BYTES_MAX} visible ASCII \

@@ -146,7 +146,9 @@ impl Check<'_> {
         for (position, listener) in config.listeners.iter().enumerate() {
             let path = format!("listener.{position}");
             if listener.is_unset() {
-                self.error(&path, "a listener has no `address`", "add address = \"host:port\"");
+                let address = format!("{path}.address");
+                let place = self.either(&address, &path);
+                self.error(place, "a listener has no `address`", "add address = \"host:port\"");
                 continue;
             }
             let before = config.listeners.iter().take(position);

@@ -1,5 +1,6 @@
 //! The forms of a worker URL: `http://host:port` and `https://host:port`.
 
+use std::net::Ipv6Addr;
 use thiserror::Error;
 
 /// A parsed worker URL.
@@ -61,6 +62,9 @@ pub enum WorkerUrlError {
     Credentials,
     #[error("the host is missing or holds characters that no host has")]
     Host,
+    /// An IPv6 address as it stands outside of URLs.
+    #[error("an IPv6 address stands in brackets")]
+    Brackets,
     /// A key set from another host without TLS.
     #[error("http:// is only for this host: whoever is on the way could put in keys of their own")]
     ClearText,
@@ -132,9 +136,18 @@ fn split_port(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError
         return Ok((host, port));
     }
     match authority.split_once(':') {
+        Some((_, rest)) if rest.contains(':') && is_bare_ipv6(authority) => {
+            Err(WorkerUrlError::Brackets)
+        }
         Some((host, port)) => Ok((host, number(port)?)),
         None => Ok((authority, usual)),
     }
+}
+
+/// Is this an IPv6 address without its brackets, with or without a port?
+fn is_bare_ipv6(authority: &str) -> bool {
+    let before_port = authority.rsplit_once(':').map_or("", |(host, _)| host);
+    [authority, before_port].iter().any(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
 #[cfg(test)]
@@ -185,6 +198,10 @@ mod tests {
             ("http://a:0", WorkerUrlError::Port),
             ("http://a:99999", WorkerUrlError::Port),
             ("http://[::1", WorkerUrlError::Host),
+            ("http://::1:8000", WorkerUrlError::Brackets),
+            ("http://fe80::1", WorkerUrlError::Brackets),
+            ("https://2001:db8:0:0:0:0:0:1:8000", WorkerUrlError::Brackets),
+            ("http://a:8000:8001", WorkerUrlError::Port),
         ] {
             assert_eq!(WorkerUrl::parse(url), Err(error), "{url}");
         }

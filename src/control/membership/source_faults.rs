@@ -5,17 +5,17 @@
 use super::super::file_faults::names_folder;
 use super::super::fleet::PlaceError;
 use forebay_admin::SourceFault;
+use forebay_discovery::MissingFeature;
 
-/// What to do about a name that brings no workers.
-const NAME_HELP: &str = "look the name up by hand; correct `discovery.dns` or the record";
 /// Commands with the full text of a fault.
 const FULL_TEXT: &str = "`forebay check` and `forebay workers` have the fault";
 
 /// A name that cannot be resolved, or has no address.
-pub(super) fn of_name(fault: &str) -> SourceFault {
-    let brief = if names_folder(fault) { "it cannot be resolved" } else { fault };
-    let text = |fault: &str| format!("{fault}. help: {NAME_HELP}");
-    SourceFault { full: text(fault), brief: text(brief) }
+pub(super) fn of_name(fault: &MissingFeature) -> SourceFault {
+    let MissingFeature { what, help } = fault;
+    let brief = if names_folder(what) { "it cannot be resolved" } else { what };
+    let text = |what: &str| format!("{what}. help: {help}");
+    SourceFault { full: text(what), brief: text(brief) }
 }
 
 /// A file that no thread could read.
@@ -42,7 +42,8 @@ mod tests {
     fn no_folder_of_the_machine_is_in_the_brief_text() {
         let refused = of_refused(&[("http://a:1".to_owned(), PlaceError::Name)]).unwrap();
         assert!(refused.brief.contains("of that name is there"), "{refused:?}");
-        let name = of_name("cannot read /etc/resolv.conf");
+        let what = "cannot read /etc/resolv.conf".to_owned();
+        let name = of_name(&MissingFeature { what, help: "mend it".to_owned() });
         assert!(name.full.contains("/etc") && !name.brief.contains("/etc"), "{name:?}");
     }
 }

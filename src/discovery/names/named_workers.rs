@@ -2,6 +2,7 @@
 
 use super::srv::srv_records;
 use super::srv_message::{SrvAnswer, SrvTarget};
+use crate::MissingFeature;
 use forebay_config::{WorkerConfig, WorkerTlsConfig, WorkerUrl};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -26,17 +27,23 @@ pub struct NamedWorkers {
 pub async fn workers_of_name(
     name: &WorkerUrl,
     server: Option<SocketAddr>,
-) -> Result<NamedWorkers, String> {
+) -> Result<NamedWorkers, MissingFeature> {
     let WorkerUrl { host, port, .. } = name;
     if host.starts_with('_') {
-        let found = srv_records(host, server, LOOKUP_TIME_MAX).await;
-        let SrvAnswer { targets, ttl } = found.map_err(|fault| fault.to_string())?;
+        let SrvAnswer { targets, ttl } = srv_records(host, server, LOOKUP_TIME_MAX).await?;
         return Ok(NamedWorkers { workers: workers_of_service(targets, name.is_tls), ttl });
     }
+    let unknown = |fault: String| MissingFeature {
+        what: format!("resolver of the system, asked for {host}: {fault}"),
+        help: format!(
+            "look {host} up by hand; correct `discovery.dns`, the records or the resolver"
+        ),
+    };
     let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
-    let found = found.map_err(|_| "the resolver does not answer".to_owned())?;
-    let addresses: Vec<_> = found.map_err(|error| error.to_string())?.collect();
-    Ok(NamedWorkers { workers: workers_at(&addresses, name)?, ttl: Duration::ZERO })
+    let found = found.map_err(|_| unknown(format!("no answer within {LOOKUP_TIME_MAX:?}")))?;
+    let addresses: Vec<_> = found.map_err(|error| unknown(error.to_string()))?.collect();
+    let workers = workers_at(&addresses, name).map_err(unknown)?;
+    Ok(NamedWorkers { workers, ttl: Duration::ZERO })
 }
 
 /// A worker for each address, in sorted order: resolvers rotate their answers. A certificate has to

@@ -47,10 +47,10 @@ pub enum SrvFault {
     #[error("the answer is broken")]
     Broken,
     /// NXDOMAIN: the name does not exist.
-    #[error("the name is not known")]
+    #[error("the name does not exist (NXDOMAIN)")]
     NoSuchName,
     /// Any other response code.
-    #[error("the name server refuses with code {0}")]
+    #[error("the answer is {}", code_text(*.0))]
     Refused(u8),
     /// The name has no SRV record, or only the root target, which means that the service is
     /// unavailable.
@@ -59,6 +59,17 @@ pub enum SrvFault {
     /// No server was reached, or none responded.
     #[error("{0}")]
     Unreached(String),
+}
+
+/// A response code as `dig` shows it.
+fn code_text(code: u8) -> String {
+    match code {
+        1 => "FORMERR".to_owned(),
+        2 => "SERVFAIL".to_owned(),
+        4 => "NOTIMP".to_owned(),
+        5 => "REFUSED".to_owned(),
+        code => format!("code {code}"),
+    }
 }
 
 /// The query as sent over UDP.
