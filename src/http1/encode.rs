@@ -151,17 +151,17 @@ fn is_of_router(name: &[u8]) -> bool {
 
 fn push_unless_replaced(field: &Field, buffer: &[u8], extra: &[(&str, &[u8])], out: &mut Vec<u8>) {
     let name = bytes_of(buffer, &field.name);
-    let value = bytes_of(buffer, &field.value);
-    match extra.iter().find(|(own, _)| is_named(name, own.as_bytes())) {
-        Some((VARY, own)) => push_further_members(name, value, own, out),
-        Some(_) => {}
-        None => push_line(name, value, out),
+    if let Some(own) = extra.iter().find(|(own, _)| is_named(name, own.as_bytes())) {
+        return push_beside(name, bytes_of(buffer, &field.value), own, out);
     }
+    push_line(name, bytes_of(buffer, &field.value), out);
 }
 
-/// Appends a field without the members that the router's field of that name has. `Vary` fields
-/// accumulate (RFC 9110 section 12.5.5).
-fn push_further_members(name: &[u8], value: &[u8], own: &[u8], out: &mut Vec<u8>) {
+/// Appends what stays of a field beside the router's field of that name: nothing, or of `Vary` the
+/// members that the router's field lacks. `Vary` fields accumulate (RFC 9110 section 12.5.5).
+#[cold]
+fn push_beside(name: &[u8], value: &[u8], own: &(&str, &[u8]), out: &mut Vec<u8>) {
+    let (VARY, own) = *own else { return };
     let members = |list: &'_ [u8]| -> Vec<Vec<u8>> {
         let trimmed = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
         trimmed.filter(|member| !member.is_empty()).map(<[u8]>::to_ascii_lowercase).collect()
@@ -176,6 +176,7 @@ fn push_further_members(name: &[u8], value: &[u8], own: &[u8], out: &mut Vec<u8>
     }
 }
 
+#[inline(always)]
 fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
