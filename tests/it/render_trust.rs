@@ -247,8 +247,8 @@ fn claims_shrink_where_engines_find_less() {
     assert!(plain_again.overlap_tokens >= Some(100), "{plain_again:?}: another shape");
 }
 
-/// Issue 39: an engine with another chat template than the others of its model was a line of the
-/// log alone. The drain of the others brings it requests.
+/// Issue 39: only the log named an engine with a chat template unlike that of its siblings. A drain
+/// of the siblings brings it requests.
 #[test]
 fn an_engine_with_another_template_than_the_others_is_a_concern() {
     let dir = model_dir(one_more_byte);

@@ -23,8 +23,8 @@ pub(crate) fn prompt_fault(
     }
     let model = odd_model(fleet, rank)?;
     Some(format!(
-        "other prompts: its engine finds more of `{}` in its cache than its KV events predict, and \
-         the others do not; compare chat template, tokenizer, version and flags with the other \
+        "other prompts: its engine finds more of `{}` in its cache than its KV events predict, \
+         unlike other engines; compare chat template, tokenizer, version and flags with the other \
          workers, and `kv_events` with its --kv-events-config",
         model.name
     ))
@@ -54,7 +54,7 @@ mod tests {
     use forebay_fleet::worker::test_support;
     use std::sync::Arc;
 
-    /// Issue 39: an engine with another chat template than the others was a line of the log alone.
+    /// Issue 39: only the log named an engine with a chat template unlike that of its siblings.
     #[test]
     fn only_the_rank_that_differs_from_the_others_has_the_fault() {
         let mut fleet = test_support::three_ranks();

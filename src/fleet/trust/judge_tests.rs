@@ -153,7 +153,7 @@ fn a_worker_with_few_requests_is_judged_by_its_own_answers() {
     let trust = bench.judge.verdict();
     assert!(trust.counts_guess(3) && !trust.counts_all(), "{:?}", bench.judge);
     assert!((0..3).all(|group| !trust.counts_guess(group)), "{trust:?}");
-    // Restarted with the template of the others: its own answers end the verdict.
+    // Restarted with the template of its siblings: its own answers end the verdict.
     bench.feed_all(4 * RECOVERY_COUNT, EXACT);
     assert_ne!(bench.guesses(), GuessUse::Counted);
 }
