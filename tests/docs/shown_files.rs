@@ -1,7 +1,7 @@
 //! Configuration files that the pages show: each can be used, and a file that replaces another
 //! proxy's has the servers of that proxy.
 
-use forebay::config::{Config, Finding, FlowConfig};
+use forebay::config::{ConfigText, Finding, Flags, FlowConfig, LoadedConfig, Severity, load};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,29 @@ use std::path::{Path, PathBuf};
 const FILES: [(&str, &str); 13] = [
     ("/etc/forebay/engine-key", "tests/data/worker_key"),
     ("/etc/forebay/trace-fields", "tests/data/trace_fields"),
-    ("/var/lib/models/Qwen3-8B", "tests"),
+    ("/var/lib/models/Qwen3-8B", "tests/data/tokenizer"),
     ("/var/lib/forebay", "/tmp"),
-    ("/etc/forebay/keys.toml", "tests/data/api_keys/two.toml"),
-    ("/etc/forebay/image_key", "tests/data/admin_token"),
-    ("/etc/forebay/admin.token", "tests/data/admin_token"),
-    ("/etc/forebay/read.token", "tests/data/admin_read_token"),
-    ("/etc/forebay/tokens/admin", "tests/data/admin_token"),
-    ("/etc/forebay/tokens/read", "tests/data/admin_read_token"),
+    ("/etc/forebay/keys.toml", "tests/data/shown/keys.toml"),
+    ("/etc/forebay/image_key", "tests/data/shown/image_key"),
+    ("/etc/forebay/admin.token", "tests/data/shown/admin.token"),
+    ("/etc/forebay/read.token", "tests/data/shown/read.token"),
+    ("/etc/forebay/tokens/admin", "tests/data/shown/admin.token"),
+    ("/etc/forebay/tokens/read", "tests/data/shown/read.token"),
     ("/etc/forebay/a.", "tests/data/tls/router."),
     ("/etc/forebay/b.", "tests/data/tls/rsa2048."),
     ("/etc/ssl/llm.", "tests/data/tls/router."),
+];
+
+/// Warnings of files that are right: text of the page's path, and of the warning.
+const WARNINGS: [(&str, &str); 5] = [
+    // Most pages show one subject, and keys of clients are another.
+    ("", "asks clients for no key"),
+    // A flag of `serve`, which `check` does not see, has the address.
+    ("operate/balancer.md", "peers do not reach `admin` 127.0.0.1:9090"),
+    ("examples/ansible", "peers do not reach `admin` 127.0.0.1:9090"),
+    // Networks of routers and of pods.
+    ("concepts/replicas.md", "takes tokens in clear text"),
+    ("examples/kubernetes", "takes tokens in clear text"),
 ];
 
 /// A code block of a page.
@@ -99,11 +111,24 @@ fn literals_in(yaml: &str) -> impl Iterator<Item = String> {
 }
 
 /// Reads and checks a file as `forebay check` does, with files of the tree in place of its own.
-fn check(text: &str) -> Result<Config, Vec<Finding>> {
+fn check(text: &str) -> LoadedConfig {
     let text = FILES.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     let worker =
         if text.contains("[[worker]]") { "" } else { "[[worker]]\nurl = \"http://a:1\"\n" };
-    Config::from_toml(&format!("{text}\n{worker}"))
+    let text = format!("{text}\n{worker}");
+    load(Some(ConfigText { name: "forebay.toml", text: &text }), &Flags::default())
+}
+
+/// Errors of the file, and warnings that `WARNINGS` does not allow.
+fn faults_of(Block { page, text, .. }: &Block) -> Vec<String> {
+    let is_right = |finding: &Finding| {
+        finding.severity == Severity::Warning
+            && WARNINGS.iter().any(|(path, warning)| {
+                page.to_string_lossy().contains(path) && finding.what.contains(warning)
+            })
+    };
+    let findings = check(text).findings;
+    findings.iter().filter(|finding| !is_right(finding)).map(ToString::to_string).collect()
 }
 
 #[test]
@@ -113,13 +138,14 @@ fn files_that_the_pages_show_can_be_used() {
     assert_eq!(in_examples.len(), 4, "files of Kubernetes and Ansible");
     files.extend(in_examples);
     assert!(files.len() > 20, "{} files: blocks are fenced in another way now", files.len());
-    for Block { page, text, .. } in files {
-        if let Err(findings) = check(&text) {
-            let said: Vec<String> = findings.iter().map(ToString::to_string).collect();
-            panic!("{}: {said:?} in:\n{text}", page.display());
-        }
+    let faults = files.iter().flat_map(|file| {
+        faults_of(file).into_iter().map(|fault| format!("{}: {fault}", file.page.display()))
+    });
+    assert_eq!(faults.collect::<Vec<_>>(), Vec::<String>::new());
+    for faulty in ["[queue]\ndepth = 1\n", "[timeouts]\nfirst_byte = \"1ms\"\n"] {
+        let block = Block { page: PathBuf::new(), language: String::new(), text: faulty.into() };
+        assert_eq!(faults_of(&block).len(), 1, "passes: {faulty}");
     }
-    assert!(check("[queue]\ndepth = 1\n").is_err(), "a wrong key passes");
 }
 
 #[test]
@@ -127,7 +153,7 @@ fn what_the_pages_show_of_back_pressure_is_the_default() {
     let page = root().join("docs/reference/configuration-examples.md");
     let shown = blocks_of(&page).pop().unwrap();
     assert!(shown.text.contains("[rejection]"), "the last file is another one now");
-    let shown = check(&shown.text).unwrap().flow;
+    let shown = check(&shown.text).usable().unwrap().flow;
     assert_eq!(shown.tenants.len(), 1);
     let usual = FlowConfig::default();
     let FlowConfig { rank_concurrency_max, tenants, .. } = shown.clone();
@@ -154,7 +180,7 @@ fn a_migrated_file_has_the_servers_of_the_other_proxy() {
     for pair in blocks.chunks(2) {
         let [before, after] = pair else { continue };
         assert_eq!(after.language, "toml", "behind:\n{}", before.text);
-        let config = check(&after.text).unwrap();
+        let config = check(&after.text).usable().unwrap();
         let events = config.workers.iter().flat_map(|worker| &worker.kv_events);
         let urls = config.workers.iter().map(|worker| &worker.url).chain(events);
         let workers: BTreeSet<String> = urls.flat_map(|url| servers_in(url)).collect();
