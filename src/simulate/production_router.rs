@@ -199,7 +199,7 @@ impl ProductionRouter {
         let mut new_request = NewRequest::of(TenantPart::ONLY);
         let fleet = Arc::clone(&self.fleet);
         let pool = fleet.models[MODEL.index()].pool;
-        if self.stages.let_in(&fleet, pool, arrival.now, &mut new_request).is_err() {
+        if self.stages.let_in(&fleet, pool, arrival.now, &mut new_request, 0).is_err() {
             return PlaceOutcome::Refused;
         }
         self.stages.drain_rates.observe(&fleet, &self.stages.loads.board, arrival.now);

@@ -28,6 +28,8 @@ counts! {
     "Requests" {
         /// Requests sent to another rank before the first byte.
         Retries = "retries_total",
+        /// Retries that the budget of the caller did not allow, see `retry.budget_percent`.
+        RetriesRefused = "retries_refused_total",
         /// Requests sent again because a pooled connection had died.
         Resends = "resends_total",
         /// Requests whose client left before the end.

@@ -393,7 +393,7 @@ table! {
         /// Workers, or pairs of workers, that a request is sent to. Refused connections and
         /// refusals for lack of room do not count.
         attempts_max: u32 = 2, { range: 1..=10 };
-        /// Retries per hundred requests.
+        /// Retries per hundred requests of a caller.
         budget_percent: u32 = 20, { range: 0..=100 };
     }
 }

@@ -161,7 +161,7 @@ fn pin(
     )))
 }
 
-/// The window of the model's pool. Only requests that pass it earn retries.
+/// The window of the model's pool.
 pub(super) fn pass_window(
     shard: &Shard,
     fleet: &ShardFleet,
@@ -169,9 +169,7 @@ pub(super) fn pass_window(
     pool: PoolIndex,
 ) -> Result<(), Refusal> {
     let mut stages = shard.routing.stages.borrow_mut();
-    stages.window_of(fleet, pool, shard.env.turn_began_at(), &mut phase.new_request)?;
-    stages.sends.retry.deposit();
-    Ok(())
+    stages.window_of(fleet, pool, shard.env.turn_began_at(), &mut phase.new_request)
 }
 
 pub(super) fn resumable(

@@ -75,5 +75,7 @@ async fn of_request(
     let arrival = ArrivalFacts { head_at, read_at: phase.read_at, stored_at, address };
     let facts = facts::read(request, &fleet, model_index, arrival).map_err(Stop::Refused)?;
     facts::charge(shard, request, &fleet, endpoint, &facts).map_err(Stop::Refused)?;
+    // Only admitted requests earn retries.
+    shard.routing.stages.borrow_mut().sends.retry.deposit(facts.caller.source);
     Ok(TargetFacts { fleet, facts, resumable })
 }

@@ -8,6 +8,7 @@ use super::stages::Stages;
 use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
+use forebay_board::account::Count;
 use forebay_fleet::worker::Dialect;
 use std::time::Duration;
 
@@ -86,9 +87,10 @@ impl RequestFlow {
     }
 
     /// A retry needs three things: no byte reached the client, attempts are left, and the retry
-    /// budget allows it. A full engine has not failed, so it does not draw on the budget. A request
-    /// that a worker may have read is retried only if `retry.after_send` is set, or for the rest of
-    /// a stream, or after a pair: the legs of a pair produce no answer of their own.
+    /// budget of the caller allows it. A full engine has not failed, so it does not draw on the
+    /// budget. A request that a worker may have read is retried only if `retry.after_send` is set,
+    /// or for the rest of a stream, or after a pair: the legs of a pair produce no answer of their
+    /// own.
     fn may_retry(&self, failed: &FailedAttempt, scene: &mut Scene<'_>) -> bool {
         let error = failed.error;
         let has_rest = failed.is_resumable;
@@ -98,10 +100,17 @@ impl RequestFlow {
         let broke_off = has_rest && !error.before_head() && error.blames_worker();
         // The client of a broken stream has the beginning and cannot retry the rest itself.
         let hangs = has_rest && error == RelayError::FirstByteTimedOut;
-        (error.may_retry() || broke_off || hangs)
+        let is_allowed = (error.may_retry() || broke_off || hangs)
             && (is_busy || self.tries.is_pair || rules.retries_after_send || has_rest)
-            && attempts < rules.attempts_max
-            && (is_busy || sends.retry.withdraw())
+            && attempts < rules.attempts_max;
+        if !is_allowed || is_busy {
+            return is_allowed;
+        }
+        let has_budget = sends.retry.withdraw(self.facts.caller.source);
+        if !has_budget {
+            (scene.count)(Count::RetriesRefused);
+        }
+        has_budget
     }
 
     /// Prepares the rest of a stream. Its waits start anew: the time that the stream has run does

@@ -82,7 +82,7 @@ pub fn wait_deadline(
 }
 
 impl Stages {
-    /// Admits a request once its model is known.
+    /// Admits a request once its model is known. `source`: of its caller.
     ///
     /// # Errors
     /// The refusal of [`Stages::window_of`].
@@ -92,10 +92,11 @@ impl Stages {
         pool: PoolIndex,
         now: NanosSinceStart,
         new_request: &mut NewRequest,
+        source: u32,
     ) -> Result<(), Refusal> {
         self.window_of(fleet, pool, now, new_request)?;
         // Only for requests that get past the window: refused ones earn no retries.
-        self.sends.retry.deposit();
+        self.sends.retry.deposit(source);
         Ok(())
     }
 
