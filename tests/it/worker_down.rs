@@ -77,14 +77,6 @@ impl Ill {
         client
     }
 
-    /// Sends a request, which may have to wait.
-    fn ask_unseen(router: &ServerHandle, prompt: &str) -> Client {
-        let mut client = Client::connect(router.listen);
-        let body = format!(r#"{{"model":"m","prompt":"{prompt}"}}"#);
-        client.send(&post("/v1/completions", body.as_bytes()));
-        client
-    }
-
     fn fall_ill(&self, router: &ServerHandle) {
         self.is_ill.store(true, Ordering::SeqCst);
         until("the worker is down", || {
@@ -191,29 +183,60 @@ fn a_worker_whose_reports_come_stays_up() {
 
 #[test]
 fn a_worker_that_comes_back_starts_slowly() {
+    let [ill, sibling] = [Ill::start(), Ill::start()];
+    let mut config = config(&[&ill.worker, &sibling.worker]);
+    config.workers.iter_mut().for_each(|worker| worker.engine = Some(EngineKind::Openai));
+    quick(&mut config);
+    config.health.slow_start = Duration::from_millis(1_500);
+    let router = router(config);
+    until("the workers are up", || usable(&router) == 2);
+    let is_slow = || admin(&router, "/workers").text().contains(r#""slow_start""#);
+    assert!(!is_slow(), "at full speed from the start");
+    ill.is_ill.store(true, Ordering::SeqCst);
+    until("the worker is down", || usable(&router) == 1);
+    ill.is_ill.store(false, Ordering::SeqCst);
+    until("the worker is up again", || usable(&router) == 2);
+    let workers = admin(&router, "/workers").text();
+    let limit = r#""concurrency_max":1,"concurrency_source":"slow_start""#;
+    assert!(workers.contains(limit), "{workers}");
+    until("the limit is gone", || !is_slow());
+}
+
+/// No other rank can take the load of a worker whose siblings are down.
+#[test]
+fn the_only_worker_of_a_model_comes_back_at_full_speed() {
     let ill = Ill::start();
     let mut config = config(&[&ill.worker]);
     config.workers[0].engine = Some(EngineKind::Openai);
     quick(&mut config);
-    config.health.slow_start = Duration::from_millis(1_500);
+    config.health.slow_start = Duration::from_hours(1);
     let router = router(config);
     until("the worker is up", || usable(&router) == 1);
-    let shows = |limit: u32| {
-        admin(&router, "/workers").text().contains(&format!(r#""concurrency_max":{limit},"#))
-    };
-    assert!(shows(0), "at full speed from the start");
     ill.is_ill.store(true, Ordering::SeqCst);
     until("the worker is down", || usable(&router) == 0);
     ill.is_ill.store(false, Ordering::SeqCst);
     until("the worker is up again", || usable(&router) == 1);
-    assert!(shows(1));
-    let waiting = ["HANG"; 2].map(|prompt| Ill::ask_unseen(&router, prompt));
-    until("one is there, one waits", || {
-        metric(&router, "forebay_queue_depth").to_bits() == 1_f64.to_bits()
+    until("it has no limit", || {
+        let workers = admin(&router, "/workers").text();
+        workers.contains(r#""concurrency_max":0,"#)
     });
-    until("the limit is gone", || shows(0));
-    until("nobody waits", || metric(&router, "forebay_queue_depth").to_bits() == 0_f64.to_bits());
-    drop(waiting);
+}
+
+/// M6: a worker of the start needs two checks, and the first fleet does not wait for them.
+#[test]
+fn a_fleet_that_is_up_late_begins_at_full_speed() {
+    let workers = [Ill::start(), Ill::start()];
+    let mut config = config(&[&workers[0].worker, &workers[1].worker]);
+    config.workers.iter_mut().for_each(|worker| worker.engine = Some(EngineKind::Openai));
+    quick(&mut config);
+    config.health.timeout = Duration::from_millis(100);
+    config.health.interval = Duration::from_millis(200);
+    config.health.healthy_after = 3;
+    config.health.slow_start = Duration::from_hours(1);
+    let router = router(config);
+    until("the workers are up", || usable(&router) == 2);
+    let shown = admin(&router, "/workers").text();
+    assert!(!shown.contains("slow_start"), "{shown}");
 }
 
 #[test]

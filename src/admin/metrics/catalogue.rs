@@ -239,7 +239,8 @@ catalogue! {
         /// Requests that a rank may have in flight; 0: no limit.
         RANK_PLACES_MAX = Gauge "rank_places_max" ["worker", "dp_rank"]
             Ranks(scrape_flow::places_max);
-        /// 1 for the source of that limit: `configured`, `declared`, `learned`, or `none`.
+        /// 1 for the source of that limit: `configured`, `declared`, `learned`,
+        /// `slow_start`, or `none`.
         RANK_PLACES_SOURCE = Gauge "rank_places_source" ["worker", "dp_rank", "source"]
             Labelled(scrape_flow::places_source);
         /// KV tokens that requests in flight hold, or will. Shared prefixes count once.

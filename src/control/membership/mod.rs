@@ -243,8 +243,8 @@ impl Membership {
         match notice {
             ProbeNotice::State { worker, state } => {
                 let is_up = state == WorkerState::Up;
-                self.start_wait.answered(worker, is_up, env.clock.now());
                 let slow_start = self.slow_start(env, worker, state);
+                self.start_wait.answered(worker, is_up, env.clock.now());
                 if is_up && self.fleet.checked_state(worker) == Some(WorkerState::Down) {
                     self.forget_failures(env, worker);
                 }
@@ -395,7 +395,7 @@ impl Membership {
     }
 
     /// Begins or ends the slow start of a worker that enters the state. A worker that was down, or
-    /// that joins after the first fleet, starts slowly.
+    /// that joins after the start of the router, starts slowly.
     fn slow_start(
         &self,
         env: &Environment,
@@ -403,8 +403,8 @@ impl Membership {
         state: WorkerState,
     ) -> Option<SlowStart> {
         let before = self.fleet.checked_state(worker);
-        let is_late = before == Some(WorkerState::Unknown) && env.clock.now() > env.first_fleet_at;
-        let comes_back = before == Some(WorkerState::Down) || is_late;
+        let joins = before == Some(WorkerState::Unknown) && !self.start_wait.is_of_start(worker);
+        let comes_back = before == Some(WorkerState::Down) || joins;
         if state != WorkerState::Up {
             return Some(SlowStart::End(worker));
         }

@@ -14,8 +14,10 @@ const GRACE_MIN: Duration = Duration::from_millis(500);
 /// Workers of the start that the first fleet waits for.
 #[derive(Debug)]
 pub(super) struct StartWait {
-    /// Neither up nor down yet; empty once the shards have their first fleet.
+    /// Neither up nor down yet.
     unanswered: HashSet<WorkerIndex>,
+    /// The shards have their first fleet.
+    has_ended: bool,
     /// Of these, workers with a failed last query.
     failing: HashSet<WorkerIndex>,
     since: NanosSinceStart,
@@ -35,7 +37,7 @@ impl StartWait {
     ) -> Self {
         let failing = HashSet::new();
         let unanswered = workers.collect();
-        Self { unanswered, failing, since, up_at: None, until, is_patient: false }
+        Self { unanswered, has_ended: false, failing, since, up_at: None, until, is_patient: false }
     }
 
     pub(super) const fn wait_for_slow(&mut self) {
@@ -65,7 +67,12 @@ impl StartWait {
 
     /// No worker is waited for.
     pub(super) fn is_over(&self) -> bool {
-        self.unanswered.is_empty()
+        self.has_ended || self.unanswered.is_empty()
+    }
+
+    /// Is it a worker of the start that has been neither up nor down?
+    pub(super) fn is_of_start(&self, worker: WorkerIndex) -> bool {
+        self.unanswered.contains(&worker)
     }
 
     /// The first fleet need not wait longer for workers.
@@ -78,8 +85,7 @@ impl StartWait {
     }
 
     pub(super) fn end(&mut self) {
-        self.unanswered.clear();
-        self.failing.clear();
+        self.has_ended = true;
     }
 }
 

@@ -9,7 +9,7 @@ mod window_log;
 
 pub(super) use owners::Owners;
 
-use self::slow_start::WarmingRanks;
+use self::slow_start::{WarmLoads, WarmingRanks};
 use self::window_log::WindowLog;
 use super::environment::Environment;
 use super::membership::SlowStart;
@@ -20,10 +20,10 @@ use forebay_admin::{
     ProcessFigures, ReloadRefusal, ReloadReport, RouterReadiness, ScrapeSources, ShardsView,
     WorkerSource, WorkerSources,
 };
-use forebay_base::{NanosSinceStart, RankIndex, since_1970};
+use forebay_base::{NanosSinceStart, since_1970};
 use forebay_board::RankLoad;
 use forebay_board::account::StageHistograms;
-use forebay_fleet::worker::{FleetSnapshot, Rank};
+use forebay_fleet::worker::FleetSnapshot;
 use forebay_replicas::{MessageStream, ReplicaFigures, ReplicaId, Replicas, SubscribeError};
 use serde_json::Value;
 use std::io;
@@ -306,16 +306,16 @@ impl Publication {
         }
     }
 
-    /// Ranks in their slow start get more as time passes, up to the fullest other rank.
+    /// Ranks in their slow start get more as time passes, up to the fullest warm sibling.
     fn warm_up(&mut self, env: &Environment, now: NanosSinceStart) -> bool {
-        let index = |(rank, shown): (usize, &Rank)| {
-            RankIndex::try_from_index(rank).map(|rank| (rank, shown.worker))
-        };
-        let ranks = self.fleet.ranks.iter().enumerate().filter_map(index);
-        let warm = ranks.filter(|(rank, worker)| !self.warming.holds(*worker, *rank));
-        let load = |(rank, _)| env.board.rank(rank).map(RankLoad::in_flight);
-        let usual = warm.filter_map(load).max();
-        self.warming.grow(now, env.config.health.slow_start, usual.unwrap_or(0))
+        if self.warming.is_empty() {
+            return false;
+        }
+        let usable = |rank| env.board.rank(rank).filter(|rank| rank.ejected().is_none());
+        let load = |rank| usable(rank).map(RankLoad::in_flight);
+        let warm = WarmLoads::of(&self.fleet, &self.warming, load);
+        let usual = |worker, rank| warm.usual(&self.fleet, worker, rank);
+        self.warming.grow(now, env.config.health.slow_start, usual)
     }
 }
 

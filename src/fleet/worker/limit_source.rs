@@ -16,6 +16,8 @@ pub enum LimitSource {
     Learned,
     /// Neither, and the engine reports no load.
     Unlimited,
+    /// The slow start of the worker or rank, for now.
+    SlowStart,
 }
 
 /// A limit of requests, and its source.
@@ -63,6 +65,7 @@ impl PlacesLimit {
             (LimitSource::Configured, 0) => "no limit of requests (configured)".to_owned(),
             (LimitSource::Configured, most) => format!("limit {most} (configured)"),
             (LimitSource::Declared, most) => format!("limit {most} (declared)"),
+            (LimitSource::SlowStart, most) => format!("limit {most} (slow start)"),
             (LimitSource::Learned, _) => "limit learned from load reports".to_owned(),
             (LimitSource::Unlimited, _) => {
                 "no limit of requests (none declared, no load reports)".to_owned()
@@ -80,6 +83,7 @@ impl LimitSource {
             Self::Declared => "declared",
             Self::Learned => "learned",
             Self::Unlimited => "none",
+            Self::SlowStart => "slow_start",
         }
     }
 }
