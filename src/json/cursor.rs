@@ -229,7 +229,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The string the cursor stands on.
-    #[inline]
+    #[inline(always)]
     pub fn string(&mut self) -> Result<Text, JsonError> {
         self.expect(b'"')?;
         let start = self.at;
