@@ -21,7 +21,7 @@ const FLEET_FIELDS: [&str; 7] = [
     "x-override-disagg-prefill-dp-rank",
     "x-override-priority",
 ];
-/// With this prefix, most names need no further comparison.
+/// Their prefix: a name without it needs no comparison with the list.
 const FLEET_PREFIX: &str = "x-override-";
 
 /// Kind of a field with that name, `Connection` itself aside.
