@@ -21,8 +21,12 @@ const FLEET_FIELDS: [&str; 7] = [
     "x-override-disagg-prefill-dp-rank",
     "x-override-priority",
 ];
+/// Their prefix: a name without it needs no comparison with the list.
+const FLEET_PREFIX: &str = "x-override-";
 
 /// Kind of a field with that name, `Connection` itself aside.
+// Not inlined: the loop over lines keeps its values in registers.
+#[inline(never)]
 pub(super) fn classify(name: &[u8]) -> FieldKind {
     let is = |known: &str| is_named(name, known);
     match name.len() {
@@ -48,12 +52,18 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
         19 if is(header::TIMEOUT) => FieldKind::Timeout,
         20 if is(header::TIMEOUT_MS) => FieldKind::TimeoutMs,
         24 if is(header::READ_TIMEOUT) => FieldKind::ReadTimeout,
-        14.. if FLEET_FIELDS.iter().any(|known| is(known)) => FieldKind::HopByHop,
-        7.. if name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"proxy-")) => {
+        14.. if has_prefix(name, FLEET_PREFIX) && FLEET_FIELDS.iter().any(|known| is(known)) => {
             FieldKind::HopByHop
         }
+        7.. if has_prefix(name, "proxy-") => FieldKind::HopByHop,
         _ => FieldKind::Other,
     }
+}
+
+/// True if a token begins with that name, in any case.
+#[inline]
+fn has_prefix(token: &[u8], name: &str) -> bool {
+    token.get(..name.len()).is_some_and(|start| is_named(start, name))
 }
 
 /// True if a token is that name, in any case. The name has letters, digits, hyphens and
@@ -61,9 +71,20 @@ pub(super) fn classify(name: &[u8]) -> FieldKind {
 #[inline]
 fn is_named(token: &[u8], name: &str) -> bool {
     const CASE: u8 = 0x20;
-    // No early end: the comparison compiles to words.
-    let differ = |differs: u8, (byte, known): (&u8, &u8)| differs | (byte | CASE) ^ (known | CASE);
-    token.len() == name.len() && token.iter().zip(name.as_bytes()).fold(0, differ) == 0
+    const CASES: u64 = u64::from_ne_bytes([CASE; 8]);
+    let name = name.as_bytes();
+    if token.len() != name.len() {
+        return false;
+    }
+    let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes) | CASES;
+    // The last word overlaps the word before it. No early end: words are compared without a branch.
+    let (Some(last), Some(known_last)) = (token.last_chunk(), name.last_chunk()) else {
+        let pairs = token.iter().zip(name);
+        return pairs.fold(0, |differ, (byte, known)| differ | (byte | CASE) ^ (known | CASE)) == 0;
+    };
+    let words = token.as_chunks().0.iter().zip(name.as_chunks().0);
+    let ends = word(last) ^ word(known_last);
+    words.fold(ends, |differ, (token, known)| differ | word(token) ^ word(known)) == 0
 }
 
 /// The message's framing fields.
@@ -84,25 +105,26 @@ pub(super) fn framing(
 ) -> Result<Framing, HeadError> {
     let mut found = Framing::default();
     for field in fields {
-        let value = bytes_of(buffer, &field.value);
+        let value = || bytes_of(buffer, &field.value);
         match field.kind {
             FieldKind::ContentLength if found.length.is_some() => {
                 return Err(HeadError::ContentLengthRepeated);
             }
             FieldKind::ContentLength => {
-                found.length = Some(decimal(value).ok_or(HeadError::ContentLength)?);
+                found.length = Some(decimal(value()).ok_or(HeadError::ContentLength)?);
             }
             FieldKind::TransferEncoding
-                if found.chunked || value.is_empty() || version == Version::Http10 =>
+                if found.chunked || value().is_empty() || version == Version::Http10 =>
             {
                 return Err(HeadError::TransferEncoding);
             }
-            FieldKind::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => {
+            FieldKind::TransferEncoding if value().eq_ignore_ascii_case(b"chunked") => {
                 found.chunked = true;
             }
             FieldKind::TransferEncoding => return Err(HeadError::Coding),
             FieldKind::ContentEncoding => {
-                found.is_coded |= !value.is_empty() && !value.eq_ignore_ascii_case(b"identity");
+                let coding = value();
+                found.is_coded |= !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity");
             }
             _ => {}
         }
@@ -211,8 +233,14 @@ pub(super) fn media_type(value: &[u8]) -> MediaType {
 
 #[cfg(test)]
 mod tests {
-    use super::{FLEET_FIELDS, is_named};
+    use super::{FLEET_FIELDS, FLEET_PREFIX, has_prefix, is_named};
     use crate::chars::is_token;
+
+    #[test]
+    fn fields_of_the_fleet_have_its_prefix() {
+        assert!(FLEET_FIELDS.iter().all(|name| has_prefix(name.as_bytes(), FLEET_PREFIX)));
+        assert!(has_prefix(b"Proxy-A", "proxy-") && !has_prefix(b"Prox", "proxy-"));
+    }
 
     /// Each name with each byte of a token in each place: no byte but another case is taken for it.
     #[test]

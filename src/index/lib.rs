@@ -30,7 +30,7 @@ mod words;
 
 pub use expiring::{ExpiringChunks, ExpiringLimits, GuessUpdate, SweepResult};
 pub use key::{BlockKey, KeySeed, RootName, slice_of};
-pub use marks::{MARKS_MAX, PrefixMarks, prefix_bytes};
+pub use marks::{MARKS_MAX, PrefixMarks, step_bytes};
 pub use operation::{KvBatch, KvOp};
 pub use overlap::{Overlap, whole_bytes};
 pub use overlaps::Overlaps;

@@ -29,11 +29,11 @@ impl PrefixMarks {
         let mut from = 0;
         let mut names = [0; MARKS_MAX];
         let mut count = 0;
-        for (place, to) in names.iter_mut().zip((0..).map(prefix_bytes)) {
-            let Some(part) = text.get(from..to) else { break };
+        for (place, bytes) in names.iter_mut().zip((0..).map(step_bytes)) {
+            let Some(part) = text.get(from..from + bytes) else { break };
             name = XxHash3_64::oneshot_with_seed(name, part);
             *place = name;
-            from = to;
+            from += bytes;
             count += 1;
         }
         Self(names.get(..count).filter(|names| !names.is_empty()).map(Arc::from))
@@ -46,15 +46,13 @@ impl PrefixMarks {
     }
 }
 
-/// Length of the prefix of that number, from 0 on.
+/// Bytes of the prefix of that number, from 0 on, beyond the prefix before.
 #[must_use]
-pub fn prefix_bytes(number: usize) -> usize {
+#[inline]
+pub fn step_bytes(number: usize) -> usize {
     // The first two rows have the same step: the second doubles the length of the first.
     let row = number / STEPS;
-    let place = number % STEPS;
-    let step = STEP_BYTES << row.saturating_sub(1).min(MARKS_MAX / STEPS);
-    let before = if row == 0 { 0 } else { STEPS * step };
-    before + (place + 1) * step
+    STEP_BYTES << row.saturating_sub(1).min(MARKS_MAX / STEPS)
 }
 
 #[cfg(test)]
@@ -64,7 +62,13 @@ mod tests {
 
     #[test]
     fn lengths_grow_by_a_quarter_at_most() {
-        let lengths: Vec<usize> = (0..MARKS_MAX).map(prefix_bytes).collect();
+        let steps = (0..MARKS_MAX).map(step_bytes);
+        let lengths: Vec<usize> = steps
+            .scan(0, |length, step| {
+                *length += step;
+                Some(*length)
+            })
+            .collect();
         assert_eq!(lengths[..3], [512, 1_024, 1_536]);
         assert_eq!(lengths[3..10], [4, 5, 6, 7, 8, 10, 12].map(|k| k << 9));
         assert_eq!(lengths[MARKS_MAX - 1], 1 << 20);

@@ -60,11 +60,12 @@ impl Overlaps {
     pub fn clear(&mut self) {
         self.is_cut = false;
         self.points.clear();
-        for rank in self.held.drain(..) {
+        for rank in &self.held {
             if let Some(best) = self.best.get_mut(rank.index()) {
                 *best = Overlap::default();
             }
         }
+        self.held.clear();
     }
 
     /// Overlap of a rank; zero for ranks out of range.

@@ -41,6 +41,11 @@ impl ShortText {
         self.name.get(..length).filter(|_| self.length < NO_NAME).unwrap_or_default()
     }
 
+    /// Stores no name any longer.
+    pub(crate) fn forget(&mut self) {
+        self.length = 0;
+    }
+
     /// Reads up to the end of the string or behind an escape. Returns the bytes read.
     pub(crate) fn read(&mut self, data: &[u8]) -> usize {
         if self.state == TextState::Escaped {

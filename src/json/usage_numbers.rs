@@ -59,20 +59,21 @@ impl UsageNumbers {
 
     /// Prompt, cached and output tokens; `None` if no member has any.
     pub(crate) fn usage(&self) -> Option<TokenUsage> {
-        let [prompt, input, _, cache_read, cache_creation, completion, output, ..] = self.all();
+        let [prompt, input, _, cache_read, cache_creation, completion, output, ..] = self.0;
         let output = completion.or(output);
         prompt.or(input).or(output)?;
+        let number = |stored: Option<NonZeroU32>| stored.map_or(0, count);
         // Anthropic does not count cached tokens as input.
-        let apart = cache_read.unwrap_or(0).saturating_add(cache_creation.unwrap_or(0));
-        let prompt = prompt.unwrap_or_else(|| input.unwrap_or(0).saturating_add(apart));
+        let apart = number(cache_read) + number(cache_creation);
+        let prompt = prompt.map_or_else(|| number(input) + apart, count);
         let cached = self.cached().unwrap_or(0);
-        Some(TokenUsage { prompt, cached, output: output.unwrap_or(0) })
+        Some(TokenUsage { prompt, cached, output: number(output) })
     }
 
     /// Cached tokens, where a member has them.
     pub(crate) fn cached(&self) -> Option<u64> {
-        let [_, _, cached, cache_read, _, _, _, prompt_details, input_details] = self.all();
-        cached.or(prompt_details).or(input_details).or(cache_read)
+        let [_, _, cached, cache_read, _, _, _, prompt_details, input_details] = self.0;
+        cached.or(prompt_details).or(input_details).or(cache_read).map(count)
     }
 
     /// The numbers of a later object replace earlier numbers, or are added to them.
@@ -95,10 +96,6 @@ impl UsageNumbers {
         if let Some(place) = self.0.get_mut(usize::from(member.0)) {
             *place = stored(number.map(|number| number.min(USAGE_TOKENS_MAX)));
         }
-    }
-
-    fn all(&self) -> [Option<u64>; NAMES.len()] {
-        self.0.map(|stored| stored.map(count))
     }
 }
 

@@ -94,11 +94,17 @@ impl UsageObject {
                 at += self.skip_list(data.get(at..).unwrap_or_default());
                 continue;
             }
-            at += 1;
-            if byte.is_ascii_digit() {
-                self.member.value = self.member.value.with(byte - b'0');
+            if byte == b'"'
+                && let Some(taken) = self.read_name(data.get(at..).unwrap_or_default())
+            {
+                at += taken;
                 continue;
             }
+            if byte.is_ascii_digit() {
+                at += self.member.value.read(data.get(at..).unwrap_or_default());
+                continue;
+            }
+            at += 1;
             self.read += 1;
             if !self.step(byte) {
                 return ObjectEnd::Not(at - 1);
@@ -108,6 +114,20 @@ impl UsageObject {
             }
         }
         ObjectEnd::Open
+    }
+
+    /// Reads a name with its quotes and its colon, if `data` begins with all of it. Returns its
+    /// bytes. Any other string, and a name that is cut, is read by [`ShortText`].
+    fn read_name(&mut self, data: &[u8]) -> Option<usize> {
+        let text = data.get(1..)?;
+        let (name, end) = text.split_at_checked(memchr::memchr2(b'"', b'\\', text)?)?;
+        let taken = name.len() + 3;
+        if !end.starts_with(b"\":") || self.read + taken > USAGE_BYTES_MAX {
+            return None;
+        }
+        self.read += taken;
+        self.begin_member(self.place_of(name));
+        Some(taken)
     }
 
     /// Skips to the next byte that counts in a list, and takes that byte.
@@ -133,7 +153,11 @@ impl UsageObject {
                 self.lists += 1;
             }
             b']' => return false,
-            b':' => self.begin_member(),
+            b':' => {
+                self.begin_member(self.place_of(self.text.name()));
+                // A second colon has no name.
+                self.text.forget();
+            }
             b'{' => self.open(),
             b',' => self.end_member(),
             b'}' => {
@@ -159,19 +183,21 @@ impl UsageObject {
         self.depth += 1;
     }
 
-    fn begin_member(&mut self) {
-        let name = self.text.name();
-        let details = self.member.details;
-        let place = match self.depth {
+    /// The place of the member with this name.
+    fn place_of(&self, name: &[u8]) -> Option<MemberIndex> {
+        match self.depth {
             1 => MemberIndex::of(name),
-            2 => details.and_then(|details| details.within(name)),
+            2 => self.member.details.and_then(|details| details.within(name)),
             _ => None,
-        };
+        }
+    }
+
+    fn begin_member(&mut self, place: Option<MemberIndex>) {
         if let Some(place) = place {
             // Of members with the same name the last counts, whatever its value.
             self.numbers.set(place, None);
         }
-        self.member = OpenMember { place, details, value: MemberValue::Empty };
+        self.member = OpenMember { place, value: MemberValue::Empty, ..self.member };
     }
 
     fn end_member(&mut self) {
@@ -186,13 +212,20 @@ impl UsageObject {
 }
 
 impl MemberValue {
-    fn with(self, digit: u8) -> Self {
-        let before = match self {
+    /// Adds the digits that `data` begins with. Returns their number.
+    fn read(&mut self, data: &[u8]) -> usize {
+        let count = data.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let before = match *self {
             Self::Empty => Some(0),
             Self::Number(number) => Some(number),
             Self::Other => None,
         };
-        let now = before.and_then(|number: u64| number.checked_mul(10)?.checked_add(digit.into()));
-        now.map_or(Self::Other, Self::Number)
+        let more = |number: u64, digit: &u8| {
+            number.checked_mul(10)?.checked_add(u64::from(digit.wrapping_sub(b'0')))
+        };
+        let mut digits = data.get(..count).unwrap_or_default().iter();
+        let now = before.and_then(|number| digits.try_fold(number, more));
+        *self = now.map_or(Self::Other, Self::Number);
+        count
     }
 }

@@ -39,15 +39,34 @@ impl Marks {
         self.search(text, at)
     }
 
-    /// [`Self::next`] through further blocks.
+    /// [`Self::next`] behind the block of `at`, mostly in the same window. Calls nothing but another
+    /// search, so that no register is saved.
     #[inline(never)]
     fn search(&mut self, text: &[u8], at: usize) -> usize {
         let mut block = at / BLOCK_BYTES;
+        if block / BLOCKS != self.window {
+            return self.search_windows(text, at);
+        }
+        loop {
+            block += 1;
+            let place = block % BLOCKS;
+            if place == 0 {
+                return self.search_windows(text, block * BLOCK_BYTES);
+            }
+            let marks = self.words.get(place).copied().unwrap_or(0);
+            if marks != 0 {
+                return block * BLOCK_BYTES + marks.trailing_zeros() as usize;
+            }
+        }
+    }
+
+    /// [`Self::next`] in windows that are not read yet.
+    #[inline(never)]
+    fn search_windows(&mut self, text: &[u8], at: usize) -> usize {
+        let mut block = at / BLOCK_BYTES;
         let mut mask = u64::MAX << (at % BLOCK_BYTES);
         while block * BLOCK_BYTES < text.len() {
-            if block / BLOCKS != self.window {
-                self.read(text, block / BLOCKS);
-            }
+            self.read(text, block / BLOCKS);
             for word in self.words.get(block % BLOCKS..).unwrap_or_default() {
                 let marks = word & mask;
                 if marks != 0 {

@@ -18,6 +18,7 @@ use forebay_http1::{
     parse_response,
 };
 use forebay_index::{Overlaps, PrefixMarks};
+use forebay_json::{UsageFinder, UsageForm, UsageReader};
 use forebay_mailbox::{Caller, RequestFacts};
 use forebay_prompt::parse::{ApiRequest, Endpoint, route, scan};
 use forebay_prompt::render::{RenderMethod, RenderThread, render_at};
@@ -42,7 +43,7 @@ pub(crate) trait Operation {
 type Stage = (&'static str, fn() -> Box<dyn Operation>);
 
 /// In the order of the path; 1k and 8k are bytes of the body.
-pub(crate) const STAGES: [Stage; 15] = [
+pub(crate) const STAGES: [Stage; 16] = [
     ("head", head),
     ("scan_1k", || scan_of(1_024)),
     ("scan_8k", || scan_of(8_192)),
@@ -57,6 +58,7 @@ pub(crate) const STAGES: [Stage; 15] = [
     ("encode", encode),
     ("body_whole", || body_of(vec![whole_answer()])),
     ("body_stream", || body_of(streamed_answer())),
+    ("usage", usage),
     ("flow", flow),
 ];
 
@@ -327,6 +329,17 @@ fn body_of(sent: Vec<Vec<u8>>) -> Box<dyn Operation> {
         assert!(body.is_done());
     };
     operation(answer, prepare, run)
+}
+
+/// The tokens that an engine reports in an answer in one piece.
+fn usage() -> Box<dyn Operation> {
+    let answer = whole_answer();
+    let run = move |finder: &mut UsageFinder| {
+        let mut reader = UsageReader::glance(UsageForm::Usage);
+        reader.feed(finder, black_box(&answer));
+        assert_eq!(reader.usage().map(|usage| usage.cached), Some(1_792));
+    };
+    operation(UsageFinder::default(), |_| (), run)
 }
 
 /// One step of the machine: from a matched prompt to the rank that it is sent to, and the end of

@@ -3,7 +3,7 @@
 
 use crate::{PrefixPins, ShardBoard};
 use forebay_base::RankIndex;
-use forebay_index::{PrefixMarks, prefix_bytes};
+use forebay_index::{PrefixMarks, step_bytes};
 
 /// The prefixes of a prompt, as leases compare them.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +69,7 @@ impl HeldTokens {
 
 /// Tokens between prefix `number` and the prefix before.
 fn step_tokens(number: usize, bytes_per_token: f32) -> u64 {
-    let before = number.checked_sub(1).map_or(0, prefix_bytes);
-    let bytes = prefix_bytes(number).saturating_sub(before);
+    let bytes = step_bytes(number);
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

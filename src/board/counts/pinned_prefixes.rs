@@ -114,7 +114,7 @@ impl PinnedPrefixes {
             let own_tokens = tokens(number).min(TOKENS_MAX);
             if let Some(PinnedSlot { place, tokens, is_new }) = pin_one(slots, name, own_tokens) {
                 pinned.slots |= 1 << number;
-                pinned.places |= place << (number * PLACE_BITS);
+                pinned.places |= u128::from(place) << (number * PLACE_BITS);
                 pinned.tokens += tokens;
                 pinned.new_tokens += if is_new { tokens } else { 0 };
             }
@@ -130,7 +130,8 @@ impl PinnedPrefixes {
         let own = names.filter(|(number, _)| pinned.slots >> number & 1 == 1);
         own.map(|(number, name)| {
             let place = pinned.places >> (number * PLACE_BITS) & ((1 << PLACE_BITS) - 1);
-            window(slots, *name).zip(0..).find(|(_, at)| *at == place).map_or(0, |(slot, _)| {
+            let slot = u64::try_from(place).ok().and_then(|place| slot_at(slots, *name, place));
+            slot.map_or(0, |slot| {
                 debug_assert!(
                     PrefixSlot(load(slot)).is_of(*name),
                     "a prefix that nothing has pinned"
@@ -143,17 +144,47 @@ impl PinnedPrefixes {
 }
 
 fn window(slots: &[AtomicU64], name: u64) -> impl Iterator<Item = &AtomicU64> {
-    let first = usize::try_from(name & (SLOTS as u64 - 1)).unwrap_or(0);
-    (0..WINDOW).filter_map(move |step| slots.get((first + step) % SLOTS))
+    (0..WINDOW as u64).filter_map(move |place| slot_at(slots, name, place))
+}
+
+/// The slot of that number in the window of a name.
+#[inline]
+fn slot_at(slots: &[AtomicU64], name: u64, place: u64) -> Option<&AtomicU64> {
+    slots.get(usize::try_from(name.wrapping_add(place) % SLOTS as u64).ok()?)
 }
 
 /// A slot that a request has pinned.
 struct PinnedSlot {
     /// Number of the slot in the window of the name.
-    place: u128,
+    place: u64,
     tokens: u64,
     /// No other request has pinned the prefix.
     is_new: bool,
+}
+
+/// A slot of a window, with its word.
+struct FoundSlot<'a> {
+    slot: &'a AtomicU64,
+    place: u64,
+    word: u64,
+}
+
+impl<'a> FoundSlot<'a> {
+    /// The slot of a name, else the first free slot of its window.
+    #[inline]
+    fn of(slots: &'a [AtomicU64], name: u64) -> Option<Self> {
+        let mut free = None;
+        for (slot, place) in window(slots, name).zip(0..) {
+            let word = load(slot);
+            if PrefixSlot(word).is_of(name) {
+                return Some(Self { slot, place, word });
+            }
+            if free.is_none() && word == PrefixSlot::FREE.0 {
+                free = Some(Self { slot, place, word });
+            }
+        }
+        free
+    }
 }
 
 fn load(slot: &AtomicU64) -> u64 {
@@ -164,10 +195,7 @@ fn load(slot: &AtomicU64) -> u64 {
 /// Adds a request to the slot of a name.
 fn pin_one(slots: &[AtomicU64], name: u64, tokens: u64) -> Option<PinnedSlot> {
     for _ in 0..TRIES {
-        let slots = || window(slots, name).zip(0..).map(|(slot, place)| (slot, place, load(slot)));
-        let of_name = slots().find(|(.., word)| PrefixSlot(*word).is_of(name));
-        let free = || slots().find(|(.., word)| *word == PrefixSlot::FREE.0);
-        let (slot, place, before) = of_name.or_else(free)?;
+        let FoundSlot { slot, place, word: before } = FoundSlot::of(slots, name)?;
         let after = match PrefixSlot(before).count() {
             0 => PrefixSlot::first(name, tokens),
             COUNT_MAX => return None,

@@ -15,35 +15,45 @@ const _: () = assert!(LENGTHS_MAX <= LIST_CELLS_MAX * CELL_PAIRS);
 const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a word has");
 
 /// In the word of a listed length: no child has a tag, because some were stored before the list, or
-/// for lack of memory. Of any other length, each child has a tag.
-const UNTAGGED: u64 = 1 << 63;
+/// for lack of memory. Of any other length, each child has a tag. Any child may be of an untagged
+/// length, so that all bits of its filter are set.
+const UNTAGGED: u64 = FLAG | FILTER << FILTER_SHIFT;
+const FLAG: u64 = 1 << 63;
 /// In the word of a listed length: its children.
 const COUNT: u64 = (1 << FILTER_SHIFT) - 1;
 /// Between both: a bit for some bits of the key of each child that was stored since the list began.
 /// Bits stay when a child goes.
 const FILTER_SHIFT: u32 = 24;
-const FILTER_BITS: u64 = 32;
+const FILTER_BITS: u32 = u32::BITS;
+const FILTER: u64 = u32::MAX as u64;
 const _: () = assert!(RUNS_MAX as u64 <= COUNT, "counts of children never meet the filter");
-const _: () = assert!(FILTER_SHIFT as u64 + FILTER_BITS < 64, "the filter never meets the flag");
+const _: () = assert!(FILTER_SHIFT + FILTER_BITS < 64, "the filter never meets the flag");
 
 /// Do all children of a listed length have a tag?
 #[inline]
 pub(super) const fn is_tagged(word: u64) -> bool {
-    word & UNTAGGED == 0
+    word & FLAG == 0
 }
 
 /// May a listed length have that child? Of a length with few children, hardly any other key passes:
 /// tags need not be searched for the rest.
 #[inline(always)]
 pub(super) const fn may_list(word: u64, child: u64) -> bool {
-    word & (UNTAGGED | filter_bit(child)) != 0
+    let filter = (word >> FILTER_SHIFT & FILTER) as u32;
+    filter & 1 << filter_place(child) != 0
 }
 
 /// The bit of a child in the word of its length.
 #[inline(always)]
 const fn filter_bit(child: u64) -> u64 {
+    1 << (FILTER_SHIFT + filter_place(child))
+}
+
+/// The place of a child in the filter of its length.
+#[inline(always)]
+const fn filter_place(child: u64) -> u32 {
     // The bits above the tag.
-    1 << (FILTER_SHIFT as u64 + (child >> 40) % FILTER_BITS)
+    (child >> 40) as u32 % FILTER_BITS
 }
 
 /// A pair of a list.

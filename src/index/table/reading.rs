@@ -194,8 +194,9 @@ impl Table {
     {
         let first = of.offset;
         let count = run.block_count();
-        self.fetch_cells(run, first);
-        if first >= count || self.key_at(run, first) != at.word {
+        self.fetch_cells(run, first, count);
+        let pairs = self.cells.pairs(run.cell(first / CELL_PAIRS));
+        if first >= count || pairs.word(first % CELL_PAIRS) != at.word {
             return false;
         }
         // Also for a walk that ends here: requested blocks stay warm.
@@ -233,7 +234,11 @@ impl Table {
         let tags = Tags::new(twig_of(word), &self.cells);
         for pairs in self.cells.list(list) {
             let lengths = pairs.halves();
-            let count = lengths.iter().position(|length| *length == 0).unwrap_or(CELL_PAIRS);
+            // All cells of a list but the last are full.
+            let count = match lengths {
+                [.., last] if last != 0 => CELL_PAIRS,
+                _ => lengths.iter().position(|length| *length == 0).unwrap_or(CELL_PAIRS),
+            };
             let lengths = lengths.get(..count).unwrap_or_default();
             let found = path.children(last, lengths, &mut steps);
             let found = found.only(&steps, pairs.words(), |word, step| may_list(word, step.word));
@@ -246,15 +251,15 @@ impl Table {
     #[inline]
     fn is_child(&self, next: RunId, of: RunId) -> bool {
         let child = self.run(next).filter(|next| next.parent() == of);
-        child.into_iter().for_each(|next| self.fetch_cells(next, 0));
+        child.into_iter().for_each(|next| self.fetch_cells(next, 0, next.block_count()));
         child.is_some()
     }
 
-    /// Prefetches the cells of a run from block `first` on, all at once. Otherwise each read would
-    /// wait for memory in turn.
+    /// Prefetches the cells of a run of `count` blocks from block `first` on, all at once. Otherwise
+    /// each read would wait for memory in turn.
     #[inline]
-    fn fetch_cells(&self, run: &Run, first: usize) {
-        for index in first / CELL_PAIRS..run.block_count().div_ceil(CELL_PAIRS) {
+    fn fetch_cells(&self, run: &Run, first: usize, count: usize) {
+        for index in first / CELL_PAIRS..count.div_ceil(CELL_PAIRS) {
             self.cells.fetch(run.cell(index));
         }
     }

@@ -306,12 +306,12 @@ impl ScannedKeys {
     }
 
     fn finish(
-        mut self,
+        &mut self,
         endpoint: Endpoint,
         cursor: &Cursor<'_>,
         request: &mut ApiRequest,
     ) -> Result<(), ScanError> {
-        if let Some((key, _)) = OWNED.iter().zip(self.owned).find(|(_, sent)| *sent) {
+        if let Some((key, _)) = OWNED.iter().zip(&self.owned).find(|(_, sent)| **sent) {
             return Err(ScanError::Owned { key });
         }
         if let Some(error) = self.transfer.error {
