@@ -2,7 +2,7 @@
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_board::account::{ShardCounters, StageHistograms};
+use forebay_board::account::{ShardCounters, StageHistograms, TtftHistory};
 use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
@@ -25,6 +25,8 @@ pub struct FleetView<'a> {
     pub loads: &'a LoadReporter,
     /// The configured sources of workers.
     pub sources: &'a [WorkerSource],
+    /// Times to the first token of each rank.
+    pub ttft_history: &'a TtftHistory,
     /// Time of the answer.
     pub now: NanosSinceStart,
 }

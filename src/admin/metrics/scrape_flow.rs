@@ -116,7 +116,7 @@ mod tests {
     use crate::sources::{FeedsView, ProcessFigures, ShardsView, SourceFault, WorkerSource};
     use forebay_base::{Clock, ModelIndex, NanosSinceStart};
     use forebay_board::LoadBoard;
-    use forebay_board::account::StageHistograms;
+    use forebay_board::account::{StageHistograms, TtftHistory};
     use forebay_board::admit::DrainRates;
     use forebay_board::{QueueDemand, QueueLimits, WindowOrigin};
     use forebay_config::{Config, FlowConfig, QueueConfig};
@@ -154,7 +154,14 @@ mod tests {
         let histograms = &StageHistograms::new();
         let shards = &ShardsView { counters: &[], histograms, stalled: Vec::new() };
         render(&ScrapeSources {
-            fleet: FleetView { fleet, board, loads, sources, now: NanosSinceStart(0) },
+            fleet: FleetView {
+                fleet,
+                board,
+                loads,
+                sources,
+                ttft_history: &TtftHistory::default(),
+                now: NanosSinceStart(0),
+            },
             drain_rates: &DrainRates::default(),
             feeds,
             shards,

@@ -302,6 +302,7 @@ impl Publication {
             board,
             loads: owners.feeds.reporter(),
             sources: owners.membership.configured_sources(),
+            ttft_history: owners.reports.ttft_history(),
             now: clock.now(),
         }
     }
