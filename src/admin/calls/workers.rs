@@ -55,6 +55,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "help": trouble.map(|trouble| trouble.help),
         "answers": trouble.map(|trouble| trouble.is_answer),
         "waits_for": waits_for(index, sources),
+        "restarts": sources.fleet.restart_count(index),
         "models": models_of(fleet, index),
         "load_source": (sources.load_source)(index).map(ReportSource::word),
         "ranks": ranks_of(index, sources),

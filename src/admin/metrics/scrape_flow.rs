@@ -126,7 +126,7 @@ mod tests {
     use forebay_index::KeySeed;
     use forebay_kv_events::FeedCounters;
     use forebay_load::LoadReporter;
-    use std::collections::HashMap;
+    use std::collections::{BTreeMap, HashMap};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -159,6 +159,7 @@ mod tests {
                 board,
                 loads,
                 sources,
+                restarts: &BTreeMap::new(),
                 ttft_history: &TtftHistory::default(),
                 now: NanosSinceStart(0),
             },
