@@ -2,14 +2,14 @@
 
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_board::account::{ShardCounters, StageHistograms};
+use forebay_board::account::{ShardCounters, StageHistograms, TtftHistory};
 use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_index::IndexReader;
 use forebay_kv_events::{FeedCounters, FeedStatus};
 use forebay_load::{LoadReporter, ReportSource};
 use forebay_replicas::ReplicaFigures;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,10 @@ pub struct FleetView<'a> {
     pub loads: &'a LoadReporter,
     /// The configured sources of workers.
     pub sources: &'a [WorkerSource],
+    /// Restarts of engines, for workers with a restart.
+    pub restarts: &'a BTreeMap<WorkerIndex, u64>,
+    /// Times to the first token of each rank.
+    pub ttft_history: &'a TtftHistory,
     /// Time of the answer.
     pub now: NanosSinceStart,
 }
@@ -228,6 +232,13 @@ impl ScrapeSources<'_> {
     /// The last successful snapshot.
     pub(crate) fn last_snapshot(&self) -> Option<SavedSnapshot> {
         self.snapshots.as_ref()?.last
+    }
+}
+
+impl FleetView<'_> {
+    /// Restarts of a worker's engine that the router has seen.
+    pub(crate) fn restart_count(&self, worker: WorkerIndex) -> u64 {
+        self.restarts.get(&worker).copied().unwrap_or_default()
     }
 }
 

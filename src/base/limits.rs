@@ -335,6 +335,9 @@ pub const CLIENT_PORT_CALLS_MAX: usize = 16;
 pub const LIVE_VIEWERS_MAX: usize = 16;
 /// Seconds of figures that a new viewer of the live page gets at once. Older figures are dropped.
 pub const LIVE_HISTORY_MAX: usize = 60;
+/// Time over which `/workers`, the live page and `forebay top` take the mean time to the first
+/// token of each rank. Older streams do not count.
+pub const TTFT_HISTORY_MAX: Duration = Duration::from_secs(60);
 /// Past events that the live page can show.
 pub const LIVE_EVENTS_MAX: usize = 64;
 /// Longest TLS handshake of a caller of the admin API.

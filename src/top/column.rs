@@ -1,6 +1,6 @@
 //! The columns of the fleet: text and sort order of each.
 
-use crate::figures::{count, percent, rate, span};
+use crate::figures::{count, percent, rate, seconds, span};
 use crate::row::RankRow;
 use std::cmp::Ordering;
 
@@ -37,7 +37,7 @@ macro_rules! figure {
 pub(crate) const STATE_COLUMN: usize = 3;
 
 /// All columns; the first takes the remaining width.
-pub(crate) static COLUMNS: [Column; 13] = [
+pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         name: "worker",
         width: NAME_WIDTHS.0,
@@ -80,11 +80,12 @@ pub(crate) static COLUMNS: [Column; 13] = [
     figure!("kv", 4, 5, kv_usage, percent),
     figure!("cache", 6, 3, cache_fill, percent),
     figure!("req/s", 6, 7, ended_per_s, rate),
+    figure!("ttft avg", 9, 10, ttft_mean_s, seconds),
     Column {
         name: "events",
         width: 10,
         is_right: false,
-        drop_first: 10,
+        drop_first: 11,
         text: |row| row.feed.clone().unwrap_or_else(|| "none".to_owned()),
         order: |a, b| a.feed.cmp(&b.feed),
     },
@@ -192,7 +193,7 @@ mod tests {
         let names = |width| -> Vec<&str> {
             fitting(width).0.into_iter().map(|column| COLUMNS[column].name).collect()
         };
-        assert_eq!(names(120).len(), COLUMNS.len());
+        assert_eq!(names(119).len(), COLUMNS.len(), "120 with the mark of the row");
         assert_eq!(names(40), ["worker", "rank", "state", "flight"]);
         assert_eq!(names(5), ["worker", "rank", "state"], "cut at the edge");
         assert_eq!(fitting(200).1, NAME_WIDTHS.1);

@@ -275,7 +275,7 @@ impl App {
                 row.names.url, row.names.engine, row.names.role
             ),
             format!("  models {}", row.names.models.join(", ")),
-            format!("  block size {}  KV events {}", count(row.load.block_size), known(&row.feed)),
+            format!("  block size {}  KV events {}", count(row.names.block_size), known(&row.feed)),
             format!("  waits for {}", known(&row.waits_for)),
             format!("  fault {}", known(&row.error)),
         ];

@@ -286,7 +286,9 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0))
 }
 
-pub(crate) fn seconds(value: Option<f64>) -> String {
+/// Formats a time in at most six characters.
+#[must_use]
+pub fn seconds(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value >= 10.0 => format!("{value:.0} s"),

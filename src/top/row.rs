@@ -70,6 +70,8 @@ pub(crate) struct RankNames {
     pub(crate) engine: String,
     pub(crate) models: Vec<String>,
     pub(crate) role: String,
+    /// Tokens of a KV block.
+    pub(crate) block_size: Option<f64>,
 }
 
 /// Load of a rank, as far as known.
@@ -84,7 +86,8 @@ pub(crate) struct RowLoad {
     /// Share of the KV cache with blocks in the index.
     pub(crate) cache_fill: Option<f64>,
     pub(crate) ended_per_s: Option<f64>,
-    pub(crate) block_size: Option<f64>,
+    /// Mean time to the first token of the streams that ended in the last minute.
+    pub(crate) ttft_mean_s: Option<f64>,
 }
 
 impl RankRow {
@@ -166,6 +169,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
             engine: clean(&worker.engine),
             models: worker.models.iter().map(|model| clean(model)).collect(),
             role: places.role.get(place).map_or_else(String::new, |role| clean(role)),
+            block_size: positive(&places.block_size),
         },
         state: state(worker, &at),
         waits_for: worker.reasons.waits_for.as_deref().map(clean),
@@ -180,7 +184,7 @@ fn row(worker: &ShownWorker, whole: &WholePart, snapshot: &Snapshot, place: usiz
                 .zip(blocks_max)
                 .map(|(held, all)| (held / all).min(1.0)),
             ended_per_s: None,
-            block_size: positive(&places.block_size),
+            ttft_mean_s: at("ttft_1m_mean_seconds"),
         },
         feed: snapshot.word("feed", place).map(clean),
         window_ms: None,

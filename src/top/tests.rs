@@ -177,6 +177,27 @@ fn each_rank_that_is_not_up_has_its_reason() {
     assert!(frame.contains("! not usable") && !frame.contains("not reached"), "{frame}");
 }
 
+/// A rank without a stream in the last minute has no mean, and not a mean of 0.
+#[test]
+fn a_rank_has_its_mean_time_to_the_first_token() {
+    let mut snapshot = snapshot(2, 10_000);
+    snapshot["ranks"]["ttft_1m_streams"] = json!([4, null]);
+    snapshot["ranks"]["ttft_1m_mean_seconds"] = json!([0.25, null]);
+    let mut app = app(&[snapshot]);
+    let frame = text(&app, 120);
+    let row = |name: &str| -> Vec<&str> {
+        let line = frame.lines().find(|line| line.get(1..5) == Some(name)).expect(&frame);
+        line.split_whitespace().collect()
+    };
+    assert!(frame.lines().nth(2).unwrap().contains("ttft avg"), "{frame}");
+    assert!(row("gpu0").join(" ").contains("250 ms"), "{frame}");
+    assert!(!row("gpu1").contains(&"ms"), "{frame}");
+    press(&mut app, &"s".repeat(11));
+    assert!(text(&app, 120).contains("ttft avgv"), "sorted by it");
+    press(&mut app, "r");
+    assert_eq!(names(&app), ["gpu1", "gpu0"], "the longest is last, in reverse");
+}
+
 #[test]
 fn rows_are_sorted_reversed_and_filtered_by_keys() {
     let mut app = app(&[snapshot(300, 1_000)]);
@@ -328,9 +349,9 @@ fn rates_of_ranks_come_back_with_the_second_snapshot_of_a_new_fleet() {
         snapshot
     };
     let mut app = app(&[ended(1, 1_000, 700), ended(1, 2_000, 707), ended(2, 3_000, 0)]);
-    assert!(!text(&app, 150).contains(" 7.0 live"));
+    assert!(!text(&app, 150).contains("    7.0  "));
     app.update(&Snapshot::read(ended(2, 4_000, 7).to_string().as_bytes()).unwrap());
-    assert!(text(&app, 150).contains(" 7.0 live"), "{}", text(&app, 150));
+    assert!(text(&app, 150).contains("    7.0  "), "{}", text(&app, 150));
 }
 
 #[test]

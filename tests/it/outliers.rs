@@ -202,19 +202,20 @@ fn an_equal_engine_that_restarts_between_two_checks_is_forgiven() {
         let mut config = watching(&[&bad, &good]);
         config.health.interval = Duration::from_secs(3_600);
         let handle = ready(config);
-        let held = || {
-            let workers: Value = serde_json::from_slice(&admin(&handle, "/workers").body).unwrap();
-            let mut all = workers["workers"].as_array().unwrap().iter();
-            let bad = all.find(|one| one["name"] == bad.address.to_string().as_str());
-            bad.unwrap()["ranks"][0]["held"].clone()
+        let shown = || {
+            let path = format!("/workers/{}", bad.address);
+            serde_json::from_slice::<Value>(&admin(&handle, &path).body).unwrap()
         };
+        let held = || shown()["ranks"][0]["held"].clone();
         until("the worker is paused", || {
             status_of(&handle, &post("/v1/completions", ASK));
             held()["pauses"].as_u64().is_some_and(|pauses| pauses >= 2)
         });
         std::thread::sleep(Duration::from_millis(700));
         assert_ne!(held(), Value::Null, "figures of the same process change nothing");
+        assert_eq!(shown()["restarts"], 0);
         started.fetch_add(5, Ordering::Relaxed);
         until("nothing is held against the new process", || held() == Value::Null);
+        assert_eq!(shown()["restarts"], 1);
     }
 }

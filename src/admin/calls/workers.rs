@@ -6,6 +6,7 @@ use super::roles;
 use crate::metrics::metrics_text::approximate;
 use crate::sources::{FleetView, KvPoolView, WorkerSource, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_board::account::TtftMean;
 use forebay_board::{EjectReason, HeldFailures, LoadReports, RankLoad};
 use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
@@ -54,6 +55,7 @@ fn shown(index: WorkerIndex, worker: &Worker, sources: &WorkerSources<'_>) -> Va
         "help": trouble.map(|trouble| trouble.help),
         "answers": trouble.map(|trouble| trouble.is_answer),
         "waits_for": waits_for(index, sources),
+        "restarts": sources.fleet.restart_count(index),
         "models": models_of(fleet, index),
         "load_source": (sources.load_source)(index).map(ReportSource::word),
         "ranks": ranks_of(index, sources),
@@ -132,6 +134,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "prefill_tokens_per_s": sources.fleet.board.past(index)?.prefill_tokens_per_s(),
         "wait_tokens_per_s": sources.fleet.board.past(index)?.wait_tokens_per_s(),
         "decode_tokens": load.kv_tokens(),
+        "ttft_1m": sources.fleet.ttft_history.mean(index).map(ttft),
         "failures": load.failures(),
         "breaker_open": load.is_open(),
         "held": load.held().map(|held| held_against(held, sources.fleet.now)),
@@ -198,6 +201,11 @@ fn following(feed: &FeedStatus) -> Value {
         "resets": feed.resets(),
         "connections_lost": feed.losses(),
     })
+}
+
+/// Times to the first token of the last minute.
+fn ttft(TtftMean { streams, mean }: TtftMean) -> Value {
+    json!({ "streams": streams, "mean_seconds": mean.as_secs_f64() })
 }
 
 /// A KV pool that several ranks share.

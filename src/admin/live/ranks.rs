@@ -9,6 +9,7 @@ use super::super::metrics::metrics_text::approximate;
 use super::super::metrics::samples::Samples;
 use super::super::sources::{ScrapeSources, WorkerSources};
 use forebay_base::{RankIndex, WorkerIndex};
+use forebay_board::account::TtftMean;
 use forebay_fleet::worker::{Rank, Worker};
 use forebay_kv_events::TextFit;
 use serde_json::{Map, Value, json};
@@ -38,6 +39,12 @@ pub(super) fn figures(sources: &ScrapeSources<'_>) -> Value {
         json!(reports.newest(*rank).map(|report| approximate(now.since(report.at) / 1_000_000)))
     });
     columns.insert("report_age_ms".to_owned(), ages.collect());
+    let ttft = |read: fn(TtftMean) -> Value| -> Value {
+        let means = ranks.iter().map(|(rank, _)| sources.fleet.ttft_history.mean(*rank));
+        means.map(|mean| mean.map_or(Value::Null, read)).collect()
+    };
+    columns.insert("ttft_1m_streams".to_owned(), ttft(|of| json!(of.streams)));
+    columns.insert("ttft_1m_mean_seconds".to_owned(), ttft(|of| json!(of.mean.as_secs_f64())));
     let feeds = ranks.iter().map(|(rank, _)| {
         let feed = sources.feeds.status(*rank);
         json!(feed.map(|feed| match feed.text() {

@@ -227,6 +227,9 @@ catalogue! {
         WORKER_UP = Gauge "worker_up" ["worker", "engine"] Labelled(scrape::workers_up);
         /// 1 while the worker gets nothing new, by a call of the admin API.
         WORKER_DRAINING = Gauge "worker_draining" ["worker"] Labelled(scrape::workers_draining);
+        /// Restarts of the worker's engine that its load reports or its KV events have shown.
+        WORKER_RESTARTS = Counter "worker_restarts_total" ["worker"]
+            Labelled(scrape_load::restarts);
         /// Workers by role and state; `registering`: waits for its registry; `unused`: another
         /// worker is the same engine.
         WORKERS = Gauge "workers" ["role", "state"] Labelled(scrape::workers);

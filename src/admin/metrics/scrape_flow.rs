@@ -116,7 +116,7 @@ mod tests {
     use crate::sources::{FeedsView, ProcessFigures, ShardsView, SourceFault, WorkerSource};
     use forebay_base::{Clock, ModelIndex, NanosSinceStart};
     use forebay_board::LoadBoard;
-    use forebay_board::account::StageHistograms;
+    use forebay_board::account::{StageHistograms, TtftHistory};
     use forebay_board::admit::DrainRates;
     use forebay_board::{QueueDemand, QueueLimits, WindowOrigin};
     use forebay_config::{Config, FlowConfig, QueueConfig};
@@ -126,7 +126,7 @@ mod tests {
     use forebay_index::KeySeed;
     use forebay_kv_events::FeedCounters;
     use forebay_load::LoadReporter;
-    use std::collections::HashMap;
+    use std::collections::{BTreeMap, HashMap};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -154,7 +154,15 @@ mod tests {
         let histograms = &StageHistograms::new();
         let shards = &ShardsView { counters: &[], histograms, stalled: Vec::new() };
         render(&ScrapeSources {
-            fleet: FleetView { fleet, board, loads, sources, now: NanosSinceStart(0) },
+            fleet: FleetView {
+                fleet,
+                board,
+                loads,
+                sources,
+                restarts: &BTreeMap::new(),
+                ttft_history: &TtftHistory::default(),
+                now: NanosSinceStart(0),
+            },
             drain_rates: &DrainRates::default(),
             feeds,
             shards,

@@ -32,6 +32,14 @@ pub(crate) fn scrapes(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     family.buckets(&[], cumulative.into_iter(), WholeHistogram { count, sum });
 }
 
+/// Restarts of each worker's engine. A worker without a restart has a sample too: an increase
+/// needs a value before the first restart.
+pub(crate) fn restarts(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
+    for (index, worker) in sources.fleet.fleet.present_workers() {
+        family.sample(&[("worker", &worker.name)], sources.fleet.restart_count(index));
+    }
+}
+
 pub(crate) fn faults(sources: &ScrapeSources<'_>, family: &mut Family<'_>) {
     for (index, worker) in sources.fleet.fleet.present_workers() {
         for (fault, reason) in ReadFault::ALL {

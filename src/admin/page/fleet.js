@@ -2,7 +2,7 @@
 // with a cell for each rank.
 
 import { call, confirm, fault, say } from "./calls.js";
-import { count, make, mark, percent, put, short, sum } from "./figures.js";
+import { count, make, mark, percent, put, seconds, short, sum } from "./figures.js";
 
 const OPEN_RANKS_MAX = 40;
 const MAP_RANKS_MIN = 24;
@@ -91,6 +91,7 @@ export class Fleet {
       in_flight: (row) => -row.in_flight,
       waiting: (row) => -(row.waiting ?? 0),
       prefill: (row) => -row.prefill,
+      ttft: (row) => -(row.ttft ?? 0),
       kv: (row) => -(row.kv ?? 0),
     }[by];
     const names = new Intl.Collator("en", { numeric: true });
@@ -231,6 +232,8 @@ function rankRow(worker, place, fixed, figures) {
     in_flight: at("in_flight") ?? 0,
     waiting: at("reported_waiting"),
     prefill: at("prefill_tokens") ?? 0,
+    streams: at("ttft_1m_streams") ?? 0,
+    ttft: at("ttft_1m_mean_seconds"),
     kv,
     blocks: at("kv_rank_blocks"),
     blocksMax: fixed.kv_blocks[place],
@@ -266,6 +269,7 @@ function workerRow(worker) {
   const known = (name) => of.map((rank) => rank[name]).filter((value) => value !== null);
   const add = (name) => (known(name).length ? sum(known(name)) : null);
   const kv = known("kv");
+  const streams = sum(of.map((rank) => rank.streams));
   const feeds = [...new Set(known("feed"))];
   const own = workerState(worker);
   const faults = of.map((rank) => rank.fault).filter(Boolean);
@@ -290,6 +294,8 @@ function workerRow(worker) {
     in_flight: add("in_flight") ?? 0,
     waiting: add("waiting"),
     prefill: add("prefill") ?? 0,
+    streams,
+    ttft: streams ? sum(of.map((rank) => rank.ttft * rank.streams)) / streams : null,
     kv: kv.length ? sum(kv) / kv.length : null,
     blocks: add("blocks"),
     blocksMax: sum(of.map((rank) => rank.blocksMax)),
@@ -326,6 +332,7 @@ class Row {
     this.load = meter(cell("load"));
     this.waiting = cell("number waiting");
     this.prefill = cell("number prefill");
+    this.ttft = cell("number ttft");
     this.kv = meter(cell("kv"));
     this.blocks = cell("blocks");
     this.action = make("button", "action");
@@ -361,6 +368,8 @@ class Row {
     put(this.waiting, count(row.waiting));
     put(this.prefill, short(row.prefill));
     mark(this.prefill, "prefill_tokens", row.prefill, row.labels);
+    put(this.ttft, seconds(row.ttft));
+    this.ttft.title = `mean of ${count(row.streams)} streams that ended in the last minute`;
     this.kv(row.kv, percent(row.kv));
     const feed = row.feed === null ? "no KV events" : FEEDS[row.feed].join(" ");
     put(this.blocks, row.feed === null ? feed : `${short(row.blocks)} · ${feed}`);

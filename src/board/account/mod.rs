@@ -13,6 +13,7 @@ mod metric;
 mod no_continuation;
 mod rows;
 mod tenant_result;
+mod ttft_history;
 
 pub use blame_scope::BlameScope;
 pub use choice_counts::{ChoiceCounts, RankCount, TTFT_BOUNDS_NS};
@@ -26,3 +27,4 @@ pub use lease::{BodyStart, FailedTrial, Lease, LeaseCost, LeaseRequest};
 pub use metric::{Metric, MetricKind};
 pub use no_continuation::NoContinuation;
 pub use tenant_result::TenantResult;
+pub use ttft_history::{TtftHistory, TtftMean};

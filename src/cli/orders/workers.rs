@@ -4,9 +4,13 @@ use super::answer_text::{count, is_set, json, line, list, table, unwritten, word
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
+use forebay_top::seconds;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+const HEADING: [&str; 10] =
+    ["WORKER", "STATE", "ROLE", "ENGINE", "RUNS", "LIMIT", "WAITS", "TTFT AVG", "MODELS", "WHY"];
 
 /// Flags of `forebay workers`.
 #[derive(Debug, Args)]
@@ -15,6 +19,7 @@ use std::process::ExitCode;
     forebay workers -c /etc/forebay/forebay.toml\n  \
     forebay workers --json | jq '.workers[] | select(.state != \"up\") | .name'\n\n\
     LIMIT is the sum over the ranks, `-` without a limit. WAITS is what the engine reports.\n\
+    TTFT AVG is the mean time to the first token of the last minute, `-` without a stream.\n\
     Exit code 0 also if workers are down; `forebay doctor` looks for the causes.")]
 pub(crate) struct WorkersArgs {
     /// Show this worker alone
@@ -42,8 +47,7 @@ async fn report(args: &WorkersArgs, out: &mut impl Write) -> Result<(), String> 
     }
     let one = std::slice::from_ref(&answer);
     let workers = if args.worker.is_some() { one } else { list(&answer, "workers") };
-    let heading = ["WORKER", "STATE", "ROLE", "ENGINE", "RUNS", "LIMIT", "WAITS", "MODELS", "WHY"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let mut rows = vec![HEADING.map(str::to_owned).to_vec()];
     rows.extend(workers.iter().map(row));
     table(&rows, out).map_err(|error| unwritten(&error))?;
     list(&answer, "sources").iter().filter_map(faulty).try_for_each(|text| line(&text, out))
@@ -72,9 +76,22 @@ fn row(worker: &Value) -> Vec<String> {
         count(worker, "in_flight").to_string(),
         limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string()),
         waiting.sum::<u64>().to_string(),
+        seconds(ttft_mean_s(ranks)),
         words(worker, "models"),
         why(worker),
     ]
+}
+
+/// Mean time to the first token over the streams of all ranks; `None` without a stream.
+fn ttft_mean_s(ranks: &[Value]) -> Option<f64> {
+    let mean = |rank: &Value| {
+        let ttft = rank.get("ttft_1m")?;
+        Some((ttft.get("streams")?.as_f64()?, ttft.get("mean_seconds")?.as_f64()?))
+    };
+    let means = ranks.iter().filter_map(mean);
+    let sums = means.map(|(streams, seconds)| (streams, streams * seconds));
+    let (streams, seconds) = sums.fold((0.0, 0.0), |all, next| (all.0 + next.0, all.1 + next.1));
+    (streams > 0.0).then_some(seconds / streams)
 }
 
 /// State of a worker in a word: an order counts more than the health.
@@ -115,6 +132,18 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn the_mean_of_a_worker_is_over_all_its_streams() {
+        let rank = |streams: u64, mean: f64| {
+            let ttft = json!({"streams": streams, "mean_seconds": mean});
+            json!({ "ttft_1m": ttft })
+        };
+        let ranks = [rank(1, 0.5), rank(3, 0.1), json!({ "ttft_1m": null })];
+        assert_eq!(row(&json!({ "ranks": ranks }))[7], "200 ms");
+        assert_eq!(ttft_mean_s(&ranks[2..]), None);
+        assert_eq!(ttft_mean_s(&[json!({})]), None, "a router of an older version");
+    }
+
+    #[test]
     fn a_row_sums_the_ranks_and_has_the_reason() {
         let rank = |limit: Value| json!({"concurrency_max": limit, "report": {"waiting": 2}});
         let worker = |second: Value| {
@@ -122,7 +151,7 @@ mod tests {
                    "models": ["a", "b"], "waits_for": "no model list",
                    "ranks": [rank(json!(4)), rank(second)]})
         };
-        let wanted = ["w", "down", "both", "vllm", "3", "9", "4", "a, b", "no model list"];
+        let wanted = ["w", "down", "both", "vllm", "3", "9", "4", "-", "a, b", "no model list"];
         assert_eq!(row(&worker(json!(5))), wanted);
         assert_eq!(row(&worker(Value::Null))[5], "-", "a rank without a limit");
         assert_eq!(row(&worker(json!(0)))[5], "-", "a rank without a limit");

@@ -6,6 +6,7 @@
 mod adapter_loads;
 mod adapters;
 mod engine_calls;
+mod engine_restarts;
 mod kv_feeds;
 mod kv_pools;
 mod snapshots;
@@ -15,6 +16,7 @@ pub use snapshots::refuse_snapshot;
 
 use self::adapter_loads::AdapterLoads;
 use self::engine_calls::EngineCalls;
+use self::engine_restarts::EngineRestarts;
 use self::kv_feeds::{KvFeedSetup, KvFeeds};
 use self::snapshots::{SnapshotSetup, Snapshots};
 use super::environment::{ChangedKeys, Environment, UPSTREAM_TLS};
@@ -30,6 +32,7 @@ use forebay_index::KeySeed;
 use forebay_kv_events::{FeedNotice, FeedTimers};
 use forebay_load::{LoadReporter, ReportSource};
 use forebay_snapshot::SnapshotFile;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,6 +47,7 @@ pub(super) struct Feeds {
     reporter: Rc<LoadReporter>,
     engines: EngineCalls,
     adapters: AdapterLoads,
+    restarts: EngineRestarts,
 }
 
 /// Parts of the process that the feeds start with.
@@ -96,7 +100,9 @@ impl Feeds {
         let timeout = config.health.timeout;
         let loads = LoadTasks::new(of_tasks, *clock, clients.clone(), load, timeout);
         let engines = EngineCalls::new(clients);
-        Self { kv, snapshots, loads, reporter, engines, adapters: AdapterLoads::default() }
+        let adapters = AdapterLoads::default();
+        let restarts = EngineRestarts::default();
+        Self { kv, snapshots, loads, reporter, engines, adapters, restarts }
     }
 
     pub(super) fn tick(
@@ -112,7 +118,12 @@ impl Feeds {
         let emptied = self.engines.take_emptied();
         let worker = |rank: RankIndex| published.rank(rank).map(|(shown, _)| shown.worker);
         let mut restarted = self.reporter.take_restarted();
-        restarted.extend(self.kv.take_restarted().into_iter().filter_map(worker));
+        restarted.iter().for_each(|worker| self.restarts.add(*worker, None));
+        for rank in self.kv.take_restarted() {
+            let Some(worker) = worker(rank) else { continue };
+            self.restarts.add(worker, Some(rank));
+            restarted.push(worker);
+        }
         FeedOutcome { order_results: self.engines.take_results(), doubted, restarted, emptied }
     }
 
@@ -186,6 +197,17 @@ impl Feeds {
 
     pub(super) fn reporter(&self) -> &LoadReporter {
         &self.reporter
+    }
+
+    /// Restarts of engines, for workers with a restart.
+    pub(super) const fn restarts(&self) -> &BTreeMap<WorkerIndex, u64> {
+        self.restarts.counts()
+    }
+
+    /// Forgets a worker that left: another worker may get its place. `published` has the worker.
+    pub(super) fn forget(&mut self, worker: WorkerIndex, published: &FleetSnapshot) {
+        self.reporter.forget(worker, published);
+        self.restarts.forget(worker);
     }
 
     /// Source of the worker's load reports.

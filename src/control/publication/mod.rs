@@ -302,6 +302,8 @@ impl Publication {
             board,
             loads: owners.feeds.reporter(),
             sources: owners.membership.configured_sources(),
+            restarts: owners.feeds.restarts(),
+            ttft_history: owners.reports.ttft_history(),
             now: clock.now(),
         }
     }

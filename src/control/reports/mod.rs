@@ -26,7 +26,7 @@ use super::fleet::Fleet;
 use super::ports::Ports;
 use forebay_admin::{NotesReader, SpanFigures};
 use forebay_base::{NanosSinceStart, WorkerIndex};
-use forebay_board::account::Count;
+use forebay_board::account::{Count, TtftHistory};
 use forebay_board::admit::DrainRates;
 use forebay_fleet::worker::{FleetSnapshot, NoteSink};
 use forebay_load::LoadReporter;
@@ -72,7 +72,8 @@ impl Reports {
         now: NanosSinceStart,
     ) -> ReportOutcome {
         let ReportSources { fleet, published, reporter, is_starting } = *sources;
-        self.board_watch.observe(published, &env.board, now);
+        let counters = env.ports.counters();
+        self.board_watch.observe(published, &env.board, &counters, now);
         let reader_left = self.pass_on_notes(&env.ports, published);
         // At start, the workers are reported together.
         if !is_starting {
@@ -82,7 +83,6 @@ impl Reports {
         let mut rank_events = self.board_watch.ejection.tick(env, published, reporter, now);
         rank_events.extend(self.board_watch.outliers.log_changes(published, &env.board, now));
         self.make_spans(env, published, now);
-        let counters = env.ports.counters();
         let sum =
             |rank, count| counters.iter().map(|shard| shard.choices().value(rank, count)).sum();
         self.cut_log.observe(published, sum, now);
@@ -141,6 +141,10 @@ impl Reports {
 
     pub(super) const fn drain_rates(&self) -> &DrainRates {
         &self.board_watch.drain_rates
+    }
+
+    pub(super) const fn ttft_history(&self) -> &TtftHistory {
+        &self.board_watch.ttft_history
     }
 
     /// Makes and sends the last spans, in bounded time.

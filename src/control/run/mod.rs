@@ -226,7 +226,7 @@ impl Control {
         }
         for worker in gone {
             self.reports.forget(worker);
-            self.feeds.reporter().forget(worker, self.publication.fleet());
+            self.feeds.forget(worker, self.publication.fleet());
         }
         self.lifecycle.mark_not_joined(&not_joined);
         if let Some(change) = slow_start {
