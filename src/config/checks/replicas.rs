@@ -5,7 +5,7 @@ use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
 use crate::values::admin_address::AdminAddress;
-use crate::values::url::{WorkerUrl, shown_url};
+use crate::values::url::{WorkerUrl, shown_url, split_port};
 use forebay_base::limits::REPLICA_PEERS_MAX;
 use forebay_tls::ConnectFault;
 use std::collections::HashSet;
@@ -43,7 +43,7 @@ impl Check<'_> {
             match WorkerUrl::parse(text) {
                 Err(fault) => {
                     let what = format!("`replicas.peers` {:?}: {fault}", shown_url(text));
-                    self.error("replicas.peers", what, "write it as http://host:9090");
+                    self.error("replicas.peers", what, fault.help("write it as http://host:9090"));
                 }
                 Ok(url) if !seen.insert(url.authority.clone()) => {
                     let what = format!("`replicas.peers` names {} twice", url.authority);
@@ -98,15 +98,26 @@ impl Check<'_> {
             let what = format!("`nats.prefix` {:?} is no subject", nats.prefix);
             self.error("nats.prefix", what, "use letters, digits, - and _, with dots between");
         }
-        for url in nats.url.iter().flat_map(|urls| urls.split(',')) {
+        const FORM: &str = "write it as nats://host:4222";
+        for url in nats.url.iter().flat_map(|urls| urls.split(',')).map(str::trim) {
             let known = ["nats://", "tls://"];
-            if !known.iter().any(|scheme| url.trim().starts_with(scheme)) {
-                let what = format!("`nats.url` {url:?} has no scheme");
-                self.error("nats.url", what, "write it as nats://host:4222");
+            let Some(rest) = known.iter().find_map(|scheme| url.strip_prefix(scheme)) else {
+                let what = format!("`nats.url` {:?} has no scheme", shown_url(url));
+                self.error("nats.url", what, FORM);
+                continue;
+            };
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let server = authority.rsplit('@').next().unwrap_or_default();
+            if let Err(fault) = split_port(server, NATS_PORT) {
+                let what = format!("`nats.url` {:?}: {fault}", shown_url(url));
+                self.error("nats.url", what, fault.help(FORM));
             }
         }
     }
 }
+
+/// Port of NATS servers where a URL has none.
+const NATS_PORT: u16 = 4_222;
 
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
@@ -153,6 +164,11 @@ mod tests {
     fn nats_has_a_scheme_and_a_subject() {
         for (key, says) in [
             ("url = \"127.0.0.1:4222\"", "error: `nats.url` \"127.0.0.1:4222\" has no scheme"),
+            (
+                "url = \"nats://a:4222, nats://u:p@10.0.0.256:4222\"",
+                "error: `nats.url` \"nats://…@10.0.0.256:4222\": the host ends in a number",
+            ),
+            ("url = \"nats://a:x\"", "error: `nats.url` \"nats://a:x\": the port is not"),
             ("prefix = \"a b\"", "error: `nats.prefix` \"a b\" is no subject"),
         ] {
             let found = findings(&format!("[nats]\n{key}"));
