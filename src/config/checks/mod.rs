@@ -4,6 +4,7 @@ pub(crate) mod check;
 mod admin;
 mod client;
 pub(crate) mod contradictions;
+mod cut_short_times;
 mod disaggregation;
 mod flow;
 mod kv_endpoints;
