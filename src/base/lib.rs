@@ -6,6 +6,7 @@ mod foreign_format;
 mod ids;
 mod invariant;
 pub mod limits;
+mod name_fault;
 mod response_id;
 mod router_id;
 mod sockets;
@@ -21,6 +22,7 @@ pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use name_fault::NameFault;
 pub use response_id::ResponseId;
 pub use router_id::RouterId;
 pub use sockets::is_out_of_sockets;

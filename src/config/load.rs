@@ -37,14 +37,19 @@ impl LoadedConfig {
         if fatal { Err(self.findings) } else { Ok(self.config) }
     }
 
+    /// Adds a warning at the place of a key, from a look at this machine.
+    pub fn warn(&mut self, key: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::warning(self.origins.of(key), what, help));
+        self.findings.sort_by_key(Finding::position);
+    }
+
     /// Warns of each core that is not `available` to this process. A warning, because the router
     /// may run on another machine than the check.
     pub fn check_cores(&mut self, available: &[usize]) {
         for core in self.config.missing_cores(available) {
             let CpuShortage { what, help } = CpuShortage::of(core, available);
-            self.findings.push(Finding::warning(self.origins.of("cores"), what, help));
+            self.warn("cores", what, help);
         }
-        self.findings.sort_by_key(Finding::position);
     }
 }
 

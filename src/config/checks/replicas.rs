@@ -4,6 +4,7 @@ use super::check::Check;
 use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
+use crate::sections::server_names::{NATS_PORT, nats_authority};
 use crate::values::admin_address::AdminAddress;
 use crate::values::url::{WorkerUrl, shown_url, split_port};
 use forebay_base::limits::REPLICA_PEERS_MAX;
@@ -100,14 +101,11 @@ impl Check<'_> {
         }
         const FORM: &str = "write it as nats://host:4222";
         for url in nats.url.iter().flat_map(|urls| urls.split(',')).map(str::trim) {
-            let known = ["nats://", "tls://"];
-            let Some(rest) = known.iter().find_map(|scheme| url.strip_prefix(scheme)) else {
+            let Some(server) = nats_authority(url) else {
                 let what = format!("`nats.url` {:?} has no scheme", shown_url(url));
                 self.error("nats.url", what, FORM);
                 continue;
             };
-            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-            let server = authority.rsplit('@').next().unwrap_or_default();
             if let Err(fault) = split_port(server, NATS_PORT) {
                 let what = format!("`nats.url` {:?}: {fault}", shown_url(url));
                 self.error("nats.url", what, fault.help(FORM));
@@ -115,9 +113,6 @@ impl Check<'_> {
         }
     }
 }
-
-/// Port of NATS servers where a URL has none.
-const NATS_PORT: u16 = 4_222;
 
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
