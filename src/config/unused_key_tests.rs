@@ -1,7 +1,7 @@
 //! Keys without effect: each is of the table or always used, and each is named with its line.
 
 use super::checks::test_findings::findings;
-use super::checks::unused_keys::{unused_keys, unused_reasons};
+use super::checks::unused::unused_keys::{unused_keys, unused_reasons};
 use crate::{Config, Kind, WorkerConfig, all_keys, to_toml};
 use std::collections::BTreeSet;
 

@@ -4,7 +4,8 @@
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
 use super::kv_endpoints::tcp_address;
-use super::unused_keys::{UnusedKeys, is_whole, unused_keys};
+use super::unused::unused_key::UnusedKeys;
+use super::unused::unused_keys::{is_whole, unused_keys};
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::table::KeyTable;
 use crate::sections::flow::QueueMode;

@@ -1,12 +1,12 @@
 //! Times that a shorter time always ends first, so that nothing reads them. A pair of times stands
-//! here only where no request and no worker can reach the longer one.
+//! here only where no request and no worker can reach the longer time.
 //!
 //! No pair: `timeouts.first_byte` and `queue.wait_max` are waits after each other, as are
 //! `timeouts.drain_delay` and `timeouts.drain`. The checks of a worker never overlap, so
 //! `health.timeout` may be above `health.interval`. A check may use an open connection, so
 //! `timeouts.connect` may be above `health.timeout`.
 
-use super::unused_keys::UnusedKeys;
+use super::unused_key::UnusedKeys;
 use crate::sections::flow::{QueueConfig, QueueMode};
 use crate::values::quantity::format_duration;
 use std::time::Duration;

@@ -1,11 +1,12 @@
-//! Keys that nothing reads while another key has a certain value. [`unused_keys`] lists them with
-//! the condition; a key that the file or a flag has is then a warning. A key that is off, 0 or empty
-//! asks for nothing, and has no warning.
+//! Keys that nothing reads while another key has a certain value. [`unused_keys`] lists these with
+//! the condition; such a key of the file or of a flag is then a warning. A key that is off, 0 or
+//! empty asks for nothing, and has no warning.
 //!
 //! A new key stands in this table, or in the list of keys that always count; the test compares both
 //! with the tables of keys.
 
 use super::cut_short_times::CUT_SHORT;
+use super::unused_key::UnusedKeys;
 use crate::keys::setting::Word;
 use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, Policy};
@@ -15,16 +16,6 @@ use crate::values::admin_address::AdminAddress;
 use crate::values::engine::{EngineKind, LoadSource};
 use crate::values::url::{JwksUrl, WorkerUrl};
 use std::collections::BTreeMap;
-
-/// Keys that are unused for the same reason.
-pub(crate) struct UnusedKeys {
-    /// As written in the file, lists without a position.
-    pub(crate) keys: &'static [&'static str],
-    /// The reason, if nothing reads the keys. The worker counts for keys of `worker.` alone.
-    pub(crate) why: fn(&Config, &WorkerConfig) -> Option<String>,
-    /// What to do about it.
-    pub(crate) help: &'static str,
-}
 
 /// The reason, if it holds.
 fn if_so(holds: bool, why: &str) -> Option<String> {
