@@ -1,6 +1,6 @@
 //! The rule of hosts, for each key that names a host: an address, or a name that DNS can hold.
 //!
-//! No top-level domain is a number, so a host whose last label is a number is meant as an IPv4
+//! No top-level domain is a number, so a host with a number as its last label is meant as an IPv4
 //! address (WHATWG URL has the same rule). Resolvers look up `10.0.0.256` as a name, and read
 //! `010.0.0.1` as 8.0.0.1: only four decimal numbers have a single meaning.
 
