@@ -2,6 +2,7 @@
 //! nothing.
 
 mod clock;
+mod document;
 mod foreign_format;
 mod ids;
 mod invariant;
@@ -17,6 +18,7 @@ mod trace_parent;
 mod units;
 
 pub use clock::{Clock, process_cpu_ns, since_1970};
+pub use document::{EncodingFault, document_text, read_document, without_mark};
 pub use foreign_format::foreign_format;
 pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,

@@ -2,11 +2,13 @@
 
 use super::checks::check::NO_WORKER;
 use super::checks::contradictions::check_router;
-use super::keys::finding::{Finding, Origins, Severity};
+use super::keys::finding::{Finding, Origin, Origins, Severity};
 use super::keys::flags::{Flags, Merge};
 use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
 use super::values::url::WorkerUrl;
+use forebay_base::EncodingFault;
+use std::io;
 
 /// Contents of a configuration file.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,19 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
+    /// A file without a key that was read.
+    pub(crate) fn unread(fault: Finding) -> Self {
+        let origins = Origins::default();
+        Self { config: Config::default(), findings: vec![fault], is_unread: true, origins }
+    }
+
+    /// A file in another encoding; `None` for any other error.
+    pub(crate) fn of_encoding(name: &str, error: &io::Error) -> Option<Self> {
+        let EncodingFault { line, column, what, help } = EncodingFault::of(error)?;
+        let origin = Origin::File { name: name.to_owned(), line: *line, column: *column };
+        Some(Self::unread(Finding::error(origin, what.clone(), *help)))
+    }
+
     /// The configuration, unless a finding is an error.
     pub fn usable(self) -> Result<Config, Vec<Finding>> {
         let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);

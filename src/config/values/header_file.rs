@@ -2,7 +2,7 @@
 
 use super::field_name::is_hop_field;
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use forebay_base::read_file;
+use forebay_base::read_document;
 use std::path::Path;
 
 /// Most fields of a file.
@@ -25,7 +25,7 @@ pub struct TraceField {
 /// The fault of the file, with its path and line, and without a value.
 pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, String> {
     let shown = path.display();
-    let text = read_file(path, TOKEN_BYTES_MAX).map_err(|error| format!("{shown}: {error}"))?;
+    let text = read_document(path, TOKEN_BYTES_MAX).map_err(|error| format!("{shown}: {error}"))?;
     let mut fields = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
