@@ -51,7 +51,7 @@ impl ConfigSource {
     }
 
     fn load_by(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<LoadedConfig, String> {
-        let loaded = match &self.file {
+        let mut loaded = match &self.file {
             None => load(None, &self.flags),
             Some(path) => {
                 let name = path.display().to_string();
@@ -62,6 +62,7 @@ impl ConfigSource {
                 }
             }
         };
+        loaded.check_secret_modes();
         Ok(loaded)
     }
 }

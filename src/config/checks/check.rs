@@ -61,6 +61,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.disaggregation(&config.flow.disaggregation);
     check.replicas(config);
     check.traces(config);
+    check.secret_files(config);
     check.log(&config.log);
     check.times(config);
     check.deadlines(config);
