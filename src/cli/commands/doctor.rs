@@ -60,6 +60,7 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
     let mut loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
     let of_file = loaded.read_workers();
+    loaded.findings.extend(findings::of_environment());
     warn_of_servers(&mut loaded)?;
     let mut count = loaded.findings.len();
     let written = |error: io::Error| format!("cannot write the report: {error}");
@@ -203,7 +204,7 @@ pub(super) async fn resolve_all(
     found
 }
 
-/// Adds a warning for each server beside workers whose name does not resolve.
+/// Adds a warning for each name of a server, beside workers, that does not resolve.
 fn warn_of_servers(loaded: &mut LoadedConfig) -> Result<(), String> {
     for (key, fault) in run_local(unresolved_servers(&loaded.config))? {
         loaded.warn(key, format!("`{key}`: {}", fault.what), fault.help);
