@@ -2,10 +2,12 @@
 //! nothing.
 
 mod clock;
+mod document;
 mod foreign_format;
 mod ids;
 mod invariant;
 pub mod limits;
+mod name_fault;
 mod response_id;
 mod router_id;
 mod sockets;
@@ -16,11 +18,13 @@ mod trace_parent;
 mod units;
 
 pub use clock::{Clock, process_cpu_ns, since_1970};
+pub use document::{EncodingFault, document_text, read_document, without_mark};
 pub use foreign_format::foreign_format;
 pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,
 };
 pub use invariant::{broken_invariant_count, count_broken_invariant};
+pub use name_fault::NameFault;
 pub use response_id::ResponseId;
 pub use router_id::RouterId;
 pub use sockets::is_out_of_sockets;

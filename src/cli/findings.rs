@@ -1,7 +1,7 @@
 //! Findings on a configuration and on its file of workers, for `serve`, `check` and `doctor`.
 
 use super::logging::START;
-use forebay_config::{Finding, LoadedConfig, Origin, Severity, WorkerConfig, all_keys};
+use forebay_config::{Finding, LoadedConfig, Origin, Severity, WorkerConfig, all_keys, by_edits};
 use forebay_net::Driver;
 use std::io::{self, Write};
 use tracing::{error, warn};
@@ -16,12 +16,20 @@ pub(super) fn lines(findings: &[Finding]) -> String {
     findings.iter().map(|finding| format!("{finding}\n")).collect()
 }
 
-/// Variables of the environment that have the words of a key or of a flag of `serve`. Neither is
-/// read from there. Kubernetes sets further variables for a service of this name, such as
-/// `FOREBAY_SERVICE_HOST`.
-pub(super) fn of_environment(variables: impl Iterator<Item = (String, String)>) -> Vec<Finding> {
-    const FLAGS: [&str; 5] = ["config", "worker", "prefill", "decode", "kv_events"];
-    let entries = all_keys();
+/// Variables that commands or checks of the program read.
+const READ_VARIABLES: [&str; 3] = [Driver::VARIABLE, "FOREBAY_ADMIN_TOKEN", "FOREBAY_HOLDS"];
+
+/// Variables of the environment that have the words of a key or of a flag of `serve`, with a slip
+/// or without. Neither is read from there.
+pub(super) fn of_environment() -> Vec<Finding> {
+    let variables = std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    });
+    of_variables(variables)
+}
+
+fn of_variables(variables: impl Iterator<Item = (String, String)>) -> Vec<Finding> {
+    let advice = advice_by_words();
     let found = variables.filter_map(|(name, value)| {
         let unread = |help: String| {
             let what = format!("`{name}` of the environment is not read");
@@ -36,17 +44,41 @@ pub(super) fn of_environment(variables: impl Iterator<Item = (String, String)>) 
             return unread("set `log.level` in the file, or give --log-level".to_owned());
         }
         let words = name.strip_prefix("FOREBAY_")?.to_ascii_lowercase();
-        let key = entries.iter().map(|entry| entry.key).find(|key| {
-            let is_flag = key.flag.is_some_and(|flag| flag.name.replace('-', "_") == words);
-            is_flag || key.path.replace('.', "_") == words
-        });
-        match (key, FLAGS.contains(&&*words)) {
-            (Some(key), _) => unread(format!("set `{}` in the file of --config", key.path)),
-            (None, true) => unread(format!("give --{}", words.replace('_', "-"))),
-            (None, false) => None,
+        let is_known = advice.iter().any(|(known, _)| *known == words);
+        if !is_known && (is_of_kubernetes(&words) || READ_VARIABLES.contains(&&*name)) {
+            return None;
         }
+        // A variable that is far from each word may be a script's own.
+        let known = by_edits(&words, advice.iter().map(|(words, _)| &**words))?;
+        let (_, help) = advice.iter().find(|(words, _)| *words == known)?;
+        unread(help.clone())
     });
     found.collect()
+}
+
+/// Words of each key and of each flag of `serve`, with the advice for a variable of these words.
+fn advice_by_words() -> Vec<(String, String)> {
+    const FLAGS: [&str; 5] = ["config", "worker", "prefill", "decode", "kv_events"];
+    let of_flag = |name: &str| (name.to_owned(), format!("give --{}", name.replace('_', "-")));
+    let mut advice: Vec<_> = FLAGS.into_iter().map(of_flag).collect();
+    for key in all_keys().iter().map(|entry| entry.key) {
+        let help = format!("set `{}` in the file of --config", key.path);
+        let flag = key.flag.map(|flag| flag.name.replace('-', "_"));
+        for words in flag.into_iter().chain([key.path.replace('.', "_")]) {
+            advice.push((words, help.clone()));
+        }
+    }
+    advice
+}
+
+/// Kubernetes sets such variables for each service, also for a service of the router's name:
+/// `FOREBAY_SERVICE_HOST`, `FOREBAY_PORT_8080_TCP_ADDR`.
+fn is_of_kubernetes(words: &str) -> bool {
+    let has_number = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
+    words.ends_with("service_host")
+        || words.contains("service_port")
+        || words.ends_with("port")
+        || words.split("port_").skip(1).any(has_number)
 }
 
 /// Logs every finding on its own line.
@@ -103,7 +135,7 @@ pub(super) fn add_workers(workers: &mut Vec<WorkerConfig>, of_source: Vec<Worker
 
 #[cfg(test)]
 mod tests {
-    use super::of_environment;
+    use super::of_variables;
 
     /// Other programs read keys from such variables. The variable was ignored silently.
     #[test]
@@ -111,7 +143,7 @@ mod tests {
         let found = |name: &str| {
             let value = if name == "FOREBAY_DRIVER" { "epoll" } else { "x" };
             let variable = (name.to_owned(), value.to_owned());
-            let found = of_environment(std::iter::once(variable));
+            let found = of_variables(std::iter::once(variable));
             found.iter().map(ToString::to_string).collect::<String>()
         };
         for (name, help) in [
@@ -122,15 +154,29 @@ mod tests {
             ("FOREBAY_CONFIG", "give --config"),
             ("RUST_LOG", "set `log.level` in the file"),
             ("FOREBAY_KV_EVENTS", "give --kv-events"),
+            ("FOREBAY_WORKER_KV_PORT", "set `worker.kv_port` in the file"),
+            ("FOREBAY_WORKERS", "give --worker"),
+            ("FOREBAY_LISTNE", "set `listen` in the file"),
+            ("FOREBAY_NATS_URLS", "set `nats.url` in the file"),
         ] {
             assert!(found(name).contains(help), "{name}: {}", found(name));
         }
         for name in ["FOREBAY_DRIVER", "FOREBAY_ADMIN_TOKEN", "FOREBAY_SERVICE_HOST"] {
             assert_eq!(found(name), "");
         }
-        let uring = of_environment(std::iter::once(("FOREBAY_DRIVER".into(), "uring".into())));
+        let uring = of_variables(std::iter::once(("FOREBAY_DRIVER".into(), "uring".into())));
         assert!(uring[0].what.contains("is \"uring\", which has no effect"), "{uring:?}");
-        for name in ["FOREBAY_PORT", "FOREBAY_PORT_8080_TCP", "LISTEN", "FOREBAY_HOLDS"] {
+        for name in [
+            "FOREBAY_PORT",
+            "FOREBAY_PORT_8080_TCP",
+            "FOREBAY_PORT_8080_TCP_ADDR",
+            "FOREBAY_ADMIN_SERVICE_HOST",
+            "FOREBAY_SERVICE_PORT_HTTP",
+            "FOREBAY_VERSION",
+            "FOREBAY_IMAGE",
+            "LISTEN",
+            "FOREBAY_HOLDS",
+        ] {
             assert_eq!(found(name), "");
         }
     }

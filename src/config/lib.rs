@@ -21,7 +21,7 @@ pub use keys::effective::{KeyEntry, all_keys, changed_json, to_json, to_toml};
 pub use keys::finding::{Finding, Origin, Origins, Severity};
 pub use keys::flags::Flags;
 pub use keys::key::{Flag, Form, Key};
-pub use keys::nearest::nearest;
+pub use keys::nearest::{by_edits, nearest};
 pub use keys::other_programs::keys_for;
 pub use keys::setting::{Kind, Word};
 pub use keys::table::{Changes, WorkerChanges};

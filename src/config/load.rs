@@ -2,11 +2,13 @@
 
 use super::checks::check::NO_WORKER;
 use super::checks::contradictions::check_router;
-use super::keys::finding::{Finding, Origins, Severity};
+use super::keys::finding::{Finding, Origin, Origins, Severity};
 use super::keys::flags::{Flags, Merge};
 use super::reader::{FileReading, read_file};
 use super::sections::schema::Config;
 use super::values::url::WorkerUrl;
+use forebay_base::EncodingFault;
+use std::io;
 
 /// Contents of a configuration file.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +33,29 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
+    /// A file without a key that was read.
+    pub(crate) fn unread(fault: Finding) -> Self {
+        let origins = Origins::default();
+        Self { config: Config::default(), findings: vec![fault], is_unread: true, origins }
+    }
+
+    /// A file in another encoding; `None` for any other error.
+    pub(crate) fn of_encoding(name: &str, error: &io::Error) -> Option<Self> {
+        let EncodingFault { line, column, what, help } = EncodingFault::of(error)?;
+        let origin = Origin::File { name: name.to_owned(), line: *line, column: *column };
+        Some(Self::unread(Finding::error(origin, what.clone(), *help)))
+    }
+
     /// The configuration, unless a finding is an error.
     pub fn usable(self) -> Result<Config, Vec<Finding>> {
         let fatal = self.findings.iter().any(|finding| finding.severity == Severity::Error);
         if fatal { Err(self.findings) } else { Ok(self.config) }
+    }
+
+    /// Adds a warning at the place of a key, from a look at this machine.
+    pub fn warn(&mut self, key: &str, what: impl Into<String>, help: impl Into<String>) {
+        self.findings.push(Finding::warning(self.origins.of(key), what, help));
+        self.findings.sort_by_key(Finding::position);
     }
 
     /// Warns of each core that is not `available` to this process. A warning, because the router
@@ -42,9 +63,8 @@ impl LoadedConfig {
     pub fn check_cores(&mut self, available: &[usize]) {
         for core in self.config.missing_cores(available) {
             let CpuShortage { what, help } = CpuShortage::of(core, available);
-            self.findings.push(Finding::warning(self.origins.of("cores"), what, help));
+            self.warn("cores", what, help);
         }
-        self.findings.sort_by_key(Finding::position);
     }
 }
 

@@ -9,7 +9,7 @@ use super::load::{ConfigText, LoadedConfig, load};
 use super::sections::schema::Config;
 use super::sections::worker::WorkerConfig;
 use forebay_base::limits::CONFIG_BYTES_MAX;
-use forebay_base::read_file;
+use forebay_base::{document_text, read_document};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -47,14 +47,23 @@ impl ConfigSource {
     /// The file cannot be read; contains the error text.
     pub fn load(&self) -> Result<LoadedConfig, String> {
         // Pipes are allowed: `--config /dev/stdin`.
-        self.load_by(|path| std::fs::read_to_string(path))
+        self.load_by(|path| document_text(&std::fs::read(path)?))
     }
 
     fn load_by(&self, read: impl Fn(&Path) -> io::Result<String>) -> Result<LoadedConfig, String> {
-        let Some(path) = &self.file else { return Ok(load(None, &self.flags)) };
-        let name = path.display().to_string();
-        let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-        Ok(load(Some(ConfigText { name: &name, text: &text }), &self.flags))
+        let mut loaded = match &self.file {
+            None => load(None, &self.flags),
+            Some(path) => {
+                let name = path.display().to_string();
+                match read(path) {
+                    Ok(text) => load(Some(ConfigText { name: &name, text: &text }), &self.flags),
+                    Err(error) => LoadedConfig::of_encoding(&name, &error)
+                        .ok_or_else(|| format!("cannot read {name}: {error}"))?,
+                }
+            }
+        };
+        loaded.check_secret_modes();
+        Ok(loaded)
     }
 }
 
@@ -77,7 +86,7 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`]; the running configuration is then unchanged.
     pub fn reload(&mut self) -> Result<(Changes, Vec<Finding>), ReloadError> {
-        let loaded = self.source.load_by(|path| read_file(path, CONFIG_BYTES_MAX));
+        let loaded = self.source.load_by(|path| read_document(path, CONFIG_BYTES_MAX));
         let mut loaded = loaded.map_err(ReloadError::Unreadable)?;
         if let Some(available) = &self.available_cores {
             loaded.check_cores(available);

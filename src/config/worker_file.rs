@@ -2,13 +2,14 @@
 
 use super::checks::check::check;
 use super::checks::contradictions::check_against_router;
-use super::keys::finding::{Finding, Origin, Origins, Severity};
+use super::keys::finding::{Finding, Origin, Severity};
 use super::load::{LoadedConfig, respell};
 use super::reader::read_file;
 use super::sections::schema::Config;
 use super::sections::worker::WorkerConfig;
 use super::sections::worker_defaults::WorkerDefaultsConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
+use forebay_base::read_document;
 use std::path::Path;
 
 impl LoadedConfig {
@@ -32,21 +33,14 @@ impl LoadedConfig {
 #[must_use]
 pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
     let name = path.display().to_string();
-    let text = match forebay_base::read_file(path, WORKERS_FILE_BYTES_MAX) {
-        Ok(text) => text,
-        Err(error) => {
+    match read_document(path, WORKERS_FILE_BYTES_MAX) {
+        Ok(text) => workers_of(&name, &text, router),
+        Err(error) => LoadedConfig::of_encoding(&name, &error).unwrap_or_else(|| {
             let what = format!("{name} cannot be read: {error}");
             let help = "write the file, or correct `discovery.file`";
-            let findings = vec![Finding::error(Origin::Whole, what, help)];
-            return LoadedConfig {
-                config: Config::default(),
-                findings,
-                is_unread: true,
-                origins: Origins::default(),
-            };
-        }
-    };
-    workers_of(&name, &text, router)
+            LoadedConfig::unread(Finding::error(Origin::Whole, what, help))
+        }),
+    }
 }
 
 fn workers_of(name: &str, text: &str, router: &Config) -> LoadedConfig {
@@ -161,6 +155,27 @@ mod tests {
     }
 
     /// M1: `configuration: error:` had no file and no line.
+    /// Issue 39: neither the line nor what to do was named.
+    #[test]
+    fn a_file_in_another_encoding_has_its_line_and_help() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        for (bytes, place, what) in [
+            (&b"[[worker]]\nurl = \"http://a:1\" # \xe4"[..], "2:22: error: ", "0xe4"),
+            (b"\xff\xfe[\0", "1:1: error: ", "the file is UTF-16"),
+        ] {
+            std::fs::write(&path, bytes).unwrap();
+            let of_workers = read_worker_file(&path, &Config::default()).findings;
+            let source = crate::ConfigSource { file: Some(path.clone()), flags: Flags::default() };
+            for found in [of_workers, source.load().unwrap().findings] {
+                let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                let start = format!("{}:{place}", path.display());
+                assert!(found.len() == 1 && found[0].starts_with(&start), "{found:?}");
+                assert!(found[0].contains(what) && found[0].contains("help: save"), "{found:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_fault_of_the_whole_file_stands_at_its_key() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Small HTTP queries to workers, each bounded in time and bytes.
 
+use super::names::resolver::NamedResolver;
 use bytes::Bytes;
 use forebay_base::limits::ENGINE_CALL_TIME_MAX;
 use forebay_base::{RouterId, is_out_of_sockets};
@@ -32,6 +33,7 @@ pub(crate) fn builder(timeouts: &TimeoutsConfig) -> ClientBuilder {
         .redirect(reqwest::redirect::Policy::none())
         .pool_idle_timeout(timeouts.upstream_idle)
         .connect_timeout(timeouts.connect)
+        .dns_resolver(Arc::new(NamedResolver))
 }
 
 /// HTTP clients of all workers: a shared client for plain text, and a client per worker for TLS.
@@ -220,7 +222,7 @@ impl Resolve for HostOf {
         Box::pin(async move {
             let found: Vec<_> = match at {
                 Some(at) => vec![at],
-                None => tokio::net::lookup_host((host, 0)).await?.collect(),
+                None => return NamedResolver.resolve(host.parse()?).await,
             };
             Ok(Box::new(found.into_iter()) as Addrs)
         })
@@ -406,7 +408,7 @@ impl WorkerClient {
             if is_own_lack(&error) {
                 return AskError::OutOfSockets { path };
             }
-            let cause = in_plain_words(innermost(&error));
+            let cause = in_plain_words(cause_of(&error));
             match error.is_connect() && !error.is_timeout() {
                 true => AskError::Refused { path, cause },
                 false => AskError::Failed { path, cause },
@@ -477,7 +479,7 @@ fn in_plain_words(cause: String) -> String {
 }
 
 /// The most specific error: the last of the chain.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub fn cause_of(error: &dyn std::error::Error) -> String {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;

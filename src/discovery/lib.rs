@@ -41,10 +41,11 @@ pub use descriptions::examination::Examination;
 pub use descriptions::kv_source::{KvSource, Registration, Registry, RegistryKind};
 pub use descriptions::missing_features::{MissingFeature, lacks};
 pub use descriptions::suspect_feeds::{EventSubject, SuspectFeed, shared_endpoints, suspect_feeds};
-pub use http::WorkerClients;
+pub use http::{WorkerClients, cause_of};
 pub use jwks::JwksFetch;
 pub use model_text::{FoundText, ModelTexts};
 pub use names::named_workers::{NamedWorkers, workers_of_name};
+pub use names::resolver::{NamedResolver, name_fault};
 pub use names::srv::srv_records;
 pub use names::srv_message::{
     SrvAnswer, SrvFault, SrvTarget, answer as srv_answer, question as srv_question,

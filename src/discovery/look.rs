@@ -51,7 +51,7 @@ impl Probe {
     pub(crate) async fn look(&self) -> Result<WorkerLook, String> {
         let WorkerUrl { host, authority, .. } = &self.subject.url;
         let found = self.name.addresses(self.health.timeout).await;
-        let found = found.map_err(|error| format!("{host}: {error}"))?;
+        let found = found.map_err(|error| error.to_string())?;
         let before = self.clients.address(authority);
         let mut fault = None;
         for address in tried(before, found) {

@@ -72,12 +72,19 @@ const ADVICE: [(&[&str], &str); 18] = [
 /// Advice for reasons of this host. A server may answer at the address, or not.
 const SOCKETS: (&str, &str) = ("out of file descriptors", "raise `LimitNOFILE` of the router");
 
+/// Advice for a name that the resolver of the system does not know.
+const NAMES: (&str, &str) = (
+    "resolver of the system, asked for",
+    "look the name up by hand; correct `url`, the records or the resolver",
+);
+
 /// What an operator does about a worker that is not up for this reason.
 #[must_use]
 pub fn trouble_help(reason: &str) -> &'static str {
     match advice_for_answer(reason) {
         Some(help) => help,
         None if reason.contains(SOCKETS.0) => SOCKETS.1,
+        None if reason.contains(NAMES.0) => NAMES.1,
         None => "start it, or correct its `url`",
     }
 }
@@ -99,6 +106,7 @@ mod tests {
     use super::{Listing, is_answer, trouble_help};
     use crate::descriptions::describe::DiscoveryError;
     use crate::http::AskError;
+    use forebay_base::NameFault;
     use forebay_zmq::EndpointError;
 
     #[test]
@@ -120,6 +128,7 @@ mod tests {
             ("/v1/models: this address leads to the router itself", "address of the engine"),
             ("it refuses the key of the router (401)", "compare `api_key`"),
             ("/health: Connection refused (os error 111)", "start it"),
+            (&*NameFault::text("gpu1", "no answer within 5s"), "look the name up"),
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));
         }

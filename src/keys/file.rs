@@ -5,10 +5,10 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
-use forebay_base::{open_file, read_file};
+use forebay_base::read_document;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
-    read_file(path, API_KEY_FILE_BYTES_MAX)
+    read_document(path, API_KEY_FILE_BYTES_MAX)
 }
 
 /// Replaces the file with its text as edited by `change`. A missing file counts as empty and is
@@ -119,11 +119,8 @@ fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
 /// The fault of the file, with its path.
 pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
     let fault = |what: String| format!("{}: {what}", path.display());
-    let limit = u64::try_from(JWKS_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
-    let mut text = Vec::new();
-    let file = open_file(path).map_err(|error| fault(error.to_string()))?;
-    file.take(limit).read_to_end(&mut text).map_err(|error| fault(error.to_string()))?;
-    TokenKeys::parse(&text).map_err(fault)
+    let text = read_document(path, JWKS_BYTES_MAX).map_err(|error| fault(error.to_string()))?;
+    TokenKeys::parse(text.as_bytes()).map_err(fault)
 }
 
 #[cfg(test)]
@@ -156,6 +153,23 @@ mod tests {
         assert!(read(&path).unwrap_err().to_string().contains("no regular file"));
         assert!(read_token_keys(&path).unwrap_err().contains("no regular file"));
         assert!(change(&path, |_| Ok(TEXT.to_owned())).unwrap_err().contains("no regular file"));
+    }
+
+    /// Issue 39: a byte order mark was no JSON and, in another encoding, no line was named.
+    #[test]
+    fn a_byte_order_mark_is_no_fault_and_another_encoding_has_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, format!("\u{feff}{TEXT}")).unwrap();
+        assert_eq!(read(&path).unwrap().keys().len(), 1);
+        std::fs::write(&path, "\u{feff}{\"keys\": []}").unwrap();
+        let marked = read_token_keys(&path).map(|keys| keys.count());
+        std::fs::write(&path, "{\"keys\": []}").unwrap();
+        assert_eq!(marked, read_token_keys(&path).map(|keys| keys.count()));
+        std::fs::write(&path, b"# \xe4").unwrap();
+        for fault in [read(&path).unwrap_err().to_string(), read_token_keys(&path).unwrap_err()] {
+            assert!(fault.contains("line 1, column 3: the byte 0xe4 is not UTF-8"), "{fault}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::certificate_fields::CertificateFields;
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
-use forebay_base::open_file;
+use forebay_base::{open_file, without_mark};
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
@@ -231,7 +231,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     if bytes.len() > TLS_FILE_BYTES_MAX {
         return Err(format!("{shown}: it is longer than {TLS_FILE_BYTES_MAX} bytes"));
     }
-    Ok(bytes)
+    Ok(without_mark(&bytes).to_owned())
 }
 
 fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {

@@ -13,6 +13,18 @@ use rustls::{AlertDescription, ClientConfig, Error};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Issue 39: a byte order mark hid the first section of a file.
+#[test]
+fn a_byte_order_mark_is_no_fault() {
+    let folder = Folder::new();
+    let key = KeyPair::generate().unwrap();
+    let cert = params(&["a"]).self_signed(&key).unwrap();
+    let marked = |pem: String| format!("\u{feff}{pem}");
+    let files = folder.pair("a", &marked(cert.pem()), &marked(key.serialize_pem()));
+    assert_eq!(LoadedCertificate::read(&files).unwrap().names, ["a"]);
+    assert!(read_authorities(&files.cert).is_ok());
+}
+
 /// A folder with certificates.
 struct Folder(tempfile::TempDir);
 

@@ -6,12 +6,14 @@ use super::router_ports::RouterPorts;
 use crate::cli::findings;
 use crate::cli::process::{failed, plain, run_local};
 use clap::Args;
-use forebay_base::{Clock, WorkerIndex};
-use forebay_config::{Config, ConfigSource, DiscoveryConfig, EngineAddress, Flags, WorkerUrl};
+use forebay_base::{Clock, NameFault, WorkerIndex};
+use forebay_config::{
+    Config, ConfigSource, DiscoveryConfig, EngineAddress, Flags, LoadedConfig, WorkerUrl,
+};
 use forebay_discovery::{
     Description, EventSubject, Examination, Listing, MissingFeature, ModelTexts, NamedWorkers,
-    ProbeFactory, SignsOfLife, SuspectFeed, WorkerClients, is_answer, suspect_feeds, trouble_help,
-    workers_of_name,
+    ProbeFactory, SignsOfLife, SuspectFeed, WorkerClients, is_answer, name_fault, suspect_feeds,
+    trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
 use std::io::{self, Write};
@@ -58,6 +60,8 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let flags = Flags { workers: args.workers.clone(), ..Flags::default() };
     let mut loaded = ConfigSource { file: args.config.clone(), flags }.load()?;
     let of_file = loaded.read_workers();
+    loaded.findings.extend(findings::of_environment());
+    warn_of_servers(&mut loaded)?;
     let mut count = loaded.findings.len();
     let written = |error: io::Error| format!("cannot write the report: {error}");
     findings::write(&loaded.findings, out).map_err(written)?;
@@ -200,6 +204,28 @@ pub(super) async fn resolve_all(
     found
 }
 
+/// Adds a warning for each name of a server, beside workers, that does not resolve.
+fn warn_of_servers(loaded: &mut LoadedConfig) -> Result<(), String> {
+    for (key, fault) in run_local(unresolved_servers(&loaded.config))? {
+        loaded.warn(key, format!("`{key}`: {}", fault.what), fault.help);
+    }
+    Ok(())
+}
+
+/// Faults of names of servers beside workers, with their keys. All names are looked up at once.
+async fn unresolved_servers(config: &Config) -> Vec<(&'static str, NameFault)> {
+    let look_up = |(key, host): (&'static str, String)| {
+        let task = tokio::task::spawn_local(async move { name_fault(&host, key).await });
+        (key, task)
+    };
+    let tasks: Vec<_> = config.server_hosts().into_iter().map(look_up).collect();
+    let mut faults = Vec::new();
+    for (key, task) in tasks {
+        faults.extend(task.await.ok().flatten().map(|fault| (key, fault)));
+    }
+    faults
+}
+
 pub(super) type ExaminedWorker = (String, Result<Examination, String>);
 
 /// Examines all configured workers, in their order. Without `for_kv`, only by GET.
@@ -245,6 +271,31 @@ pub(super) async fn examine_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Issue 39: doctor found nothing at a name of NATS or of a collector without an address.
+    #[test]
+    fn a_server_whose_name_does_not_resolve_is_a_finding_with_its_line() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[nats]\nurl = \"nats://no-such.invalid\"\n[traces]\n\
+                    endpoint = \"http://none.invalid:4318\"\n[[worker]]\n\
+                    url = \"http://127.0.0.1:1\"\n";
+        std::fs::write(file.path(), text).unwrap();
+        let config = Some(file.path().to_owned());
+        let mut out = Vec::new();
+        let mut loaded = ConfigSource { file: config, flags: Flags::default() }.load().unwrap();
+        warn_of_servers(&mut loaded).unwrap();
+        findings::write(&loaded.findings, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        for (line, key, host) in
+            [(2, "nats.url", "no-such.invalid"), (4, "traces.endpoint", "none.invalid")]
+        {
+            let says = format!("`{key}`: resolver of the system, asked for {host}: ");
+            let mut lines = text.lines().filter(|found| found.contains(&says));
+            let found = lines.next().unwrap_or_default();
+            assert!(found.contains(&format!(":{line}:")), "{text}");
+            assert!(found.contains(&format!("correct `{key}`")), "{text}");
+        }
+    }
 
     #[test]
     fn a_worker_that_answers_is_not_called_unreached() {

@@ -61,6 +61,7 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.disaggregation(&config.flow.disaggregation);
     check.replicas(config);
     check.traces(config);
+    check.secret_files(config);
     check.log(&config.log);
     check.times(config);
     check.deadlines(config);
@@ -152,14 +153,14 @@ impl Check<'_> {
                 let what = format!("`discovery.dns` lists {:?} twice", shown_url(url));
                 self.warning("discovery.dns", what, "remove one of the two: the name is read once");
             }
-            let fault = match WorkerUrl::parse(url) {
+            let form = "write http://NAME:PORT, or http://_SERVICE._tcp.NAME for SRV records";
+            let (fault, help) = match WorkerUrl::parse(url) {
                 Ok(url) if url.host.starts_with('_') && url.authority != url.host => {
-                    "SRV records name the port: leave it out".to_owned()
+                    ("SRV records name the port: leave it out".to_owned(), form)
                 }
                 Ok(_) => continue,
-                Err(error) => error.to_string(),
+                Err(error) => (error.to_string(), error.help(form)),
             };
-            let help = "write http://NAME:PORT, or http://_SERVICE._tcp.NAME for SRV records";
             self.error(
                 "discovery.dns",
                 format!("`discovery.dns` {:?}: {fault}", shown_url(url)),
@@ -210,7 +211,7 @@ impl Check<'_> {
             let help = match error {
                 WorkerUrlError::Several => "repeat --worker, or the [[worker]] table, for each URL",
                 WorkerUrlError::Brackets => "write it as http://[::1]:8000",
-                _ => "write it as http://host:port",
+                error => error.help("write it as http://host:port"),
             };
             self.error(&url_path, what, help);
         }

@@ -58,6 +58,7 @@ impl Check<'_> {
             self.warning("cors.methods", what, help);
         }
         self.field_names("cors.headers", &cors.headers);
+        self.client_fields("cors.headers", &cors.headers);
     }
 
     /// Client addresses on a network, without authentication or in clear text.

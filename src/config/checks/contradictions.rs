@@ -4,7 +4,8 @@
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
 use super::kv_endpoints::tcp_address;
-use super::unused_keys::{UNUSED, UnusedKeys, is_whole};
+use super::unused::unused_key::UnusedKeys;
+use super::unused::unused_keys::{is_whole, unused_keys};
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::table::KeyTable;
 use crate::sections::flow::QueueMode;
@@ -152,7 +153,7 @@ impl Check<'_> {
     fn unused_keys(&mut self, config: &Config) {
         let off = keys_that_are_off(config);
         let any = WorkerConfig::default();
-        for UnusedKeys { keys, why, help } in UNUSED {
+        for UnusedKeys { keys, why, help } in unused_keys() {
             for key in keys.iter().filter(|key| !key.starts_with("worker.")) {
                 let Some(why) = why(config, &any).filter(|_| !off.contains(key)) else { continue };
                 let tenants = 0..config.flow.tenants.len();
@@ -183,7 +184,7 @@ impl Check<'_> {
     /// Keys of workers of this router that nothing reads.
     fn unused_worker_keys(&mut self, config: &Config, workers: &[WorkerConfig]) {
         for (position, worker) in workers.iter().enumerate() {
-            for UnusedKeys { keys, why, help } in UNUSED {
+            for UnusedKeys { keys, why, help } in unused_keys() {
                 for key in *keys {
                     let Some(name) = key.strip_prefix("worker.") else { continue };
                     let place = format!("worker.{position}.{name}");

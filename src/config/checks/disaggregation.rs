@@ -6,9 +6,10 @@ use crate::sections::flow::{DisaggregationConfig, Fallback};
 use crate::sections::schema::Config;
 use crate::sections::worker::{KvFlow, WorkerConfig, WorkerRole};
 use crate::values::engine::EngineKind;
+use crate::values::host::check_bracketed_host;
 use crate::values::pair_place::{PairObstacle, PairPlace};
 use crate::values::url::WorkerUrl;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// No context is longer.
 const PROMPT_TOKENS_SENSIBLE: u32 = 1 << 24;
@@ -85,14 +86,14 @@ impl Check<'_> {
     }
 
     fn bootstrap(&mut self, path: &str, worker: &WorkerConfig) {
-        if worker.kv_transfer.bootstrap_host.as_deref().is_some_and(|host| !is_host(host)) {
-            let what =
-                "`bootstrap_host` is no host: it is empty or holds characters that no host has";
-            self.error(
-                &format!("{path}.bootstrap_host"),
-                what,
-                "give a name or an address, without a port",
-            );
+        self.host(path, "bootstrap_host", worker.kv_transfer.bootstrap_host.as_deref());
+    }
+
+    fn host(&mut self, path: &str, key: &str, host: Option<&str>) {
+        let Some(host) = host else { return };
+        if let Err(fault) = check_bracketed_host(host) {
+            let help = fault.help("give a name or an address, without a port");
+            self.error(&format!("{path}.{key}"), format!("`{key}` {host:?}: {fault}"), help);
         }
     }
 
@@ -107,14 +108,7 @@ impl Check<'_> {
                 by `bootstrap_host` and `bootstrap_port`";
             self.error(&key, what, help);
         }
-        if kv_transfer.kv_host.as_deref().is_some_and(|host| !is_host(host)) {
-            let what = "`kv_host` is no host: it is empty or holds characters that no host has";
-            self.error(
-                &format!("{path}.kv_host"),
-                what,
-                "give a name or an address, without a port",
-            );
-        }
+        self.host(path, "kv_host", kv_transfer.kv_host.as_deref());
         self.kv_port(path, worker);
     }
 
@@ -257,12 +251,4 @@ fn pair_place(worker: &WorkerConfig, is_sglang: Option<bool>) -> PairPlace<'_> {
 fn is_loopback(worker: &WorkerConfig) -> bool {
     let host = WorkerUrl::parse(&worker.url).map(|url| url.host).unwrap_or_default();
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// A name or an address; IPv6 with or without brackets.
-fn is_host(host: &str) -> bool {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-    let is_address = bare.parse::<Ipv6Addr>().is_ok();
-    !bare.is_empty() && bare.bytes().all(allowed) && (is_address || !bare.contains(':'))
 }

@@ -1,8 +1,8 @@
 //! Checks the keys of back pressure.
 
 use super::check::Check;
-use super::names::is_field_name;
 use crate::sections::flow::{FlowConfig, QueueMode, TenantConfig};
+use crate::values::field_name::is_field_name;
 use forebay_base::limits::{TENANT_NAME_BYTES_MAX, TENANTS_MAX};
 use std::time::Duration;
 
@@ -37,6 +37,7 @@ impl Check<'_> {
             let what = format!("`queue.tenant_header` {field:?} is no field name");
             self.error("queue.tenant_header", what, "give a name like x-tenant");
         }
+        self.client_fields("queue.tenant_header", std::slice::from_ref(field));
         if flow.tenants.len() >= TENANTS_MAX {
             let what = format!("{} tenants, should be below {TENANTS_MAX}", flow.tenants.len());
             self.error("tenant", what, "only those with a weight of their own need a table");

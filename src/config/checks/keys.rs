@@ -4,7 +4,7 @@ use super::check::Check;
 use crate::keys::finding::{Finding, Origin};
 use crate::sections::client::JwtConfig;
 use crate::sections::schema::Config;
-use crate::values::url::JwksUrl;
+use crate::values::url::{JwksUrl, shown_url};
 use forebay_keys::{KeyFileError, KeyRing, read, read_token_keys};
 use std::collections::HashSet;
 use std::path::Path;
@@ -63,9 +63,10 @@ impl Check<'_> {
         }
         match JwksUrl::parse(place) {
             Some(Ok(_)) => {}
-            Some(Err(what)) => {
-                let what = format!("`jwt.jwks` {place}: {what}");
-                self.error("jwt.jwks", what, "write https://host/path, or the path of a file");
+            Some(Err(fault)) => {
+                let what = format!("`jwt.jwks` {}: {fault}", shown_url(place));
+                let help = fault.help("write https://host/path, or the path of a file");
+                self.error("jwt.jwks", what, help);
             }
             None => {
                 let read = read_token_keys(Path::new(place));

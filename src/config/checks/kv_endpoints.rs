@@ -3,6 +3,7 @@
 use super::check::Check;
 use crate::sections::worker::WorkerConfig;
 use crate::values::engine_address::EngineHost;
+use crate::values::host::{HostFault, check_bracketed_host};
 use crate::values::url::WorkerUrl;
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -22,8 +23,8 @@ impl Check<'_> {
             for (key, endpoints) in [("kv_events", &worker.kv_events), ("replay", &worker.replay)] {
                 let key_path = format!("worker.{position}.{key}");
                 for endpoint in endpoints {
-                    if let Err(what) = check_endpoint(endpoint) {
-                        self.error(&key_path, what, "write it as tcp://host:port or ipc:///path");
+                    if let Err((what, help)) = check_endpoint(endpoint) {
+                        self.error(&key_path, what, help);
                     } else if let Some(url) = http_port(endpoint, worker, &urls) {
                         let what = format!("{endpoint} is the HTTP port of {url}");
                         let option = if key == "replay" { "replay_endpoint" } else { "endpoint" };
@@ -119,15 +120,27 @@ fn http_port(endpoint: &str, worker: &WorkerConfig, urls: &[WorkerUrl]) -> Optio
     urls.iter().find(is_it).map(WorkerUrl::text)
 }
 
-fn check_endpoint(endpoint: &str) -> Result<(), String> {
-    let fault = || format!("{endpoint:?} is not a ZMQ endpoint");
+/// The fault of an endpoint, and its help.
+fn check_endpoint(endpoint: &str) -> Result<(), (String, &'static str)> {
+    const FORM: &str = "write it as tcp://host:port or ipc:///path";
+    let fault = || (format!("{endpoint:?} is not a ZMQ endpoint"), FORM);
     let address = endpoint.strip_prefix("bind:").unwrap_or(endpoint);
     if let Some(path) = address.strip_prefix("ipc://") {
         return if path.is_empty() { Err(fault()) } else { Ok(()) };
     }
     let rest = address.strip_prefix("tcp://").ok_or_else(fault)?;
     let (host, port) = rest.rsplit_once(':').ok_or_else(fault)?;
-    if host.is_empty() || port.parse::<u16>().is_err() { Err(fault()) } else { Ok(()) }
+    if port.parse::<u16>().is_err() {
+        return Err(fault());
+    }
+    // A link-local address has the interface behind it.
+    let is_any = host == "*";
+    let host = match host.split_once('%') {
+        Some((address, _)) if host.starts_with('[') => format!("{address}]"),
+        _ => host.to_owned(),
+    };
+    let of_host = |fault: HostFault| (format!("{endpoint:?}: {fault}"), fault.help(FORM));
+    if is_any { Ok(()) } else { check_bracketed_host(&host).map_err(of_host) }
 }
 
 #[cfg(test)]
@@ -153,6 +166,28 @@ mod tests {
         for right in ["tcp://gpu1:5557", "tcp://gpu2:8000", "bind:tcp://*:8000", "ipc:///gpu1:8000"]
         {
             assert_eq!(found("kv_events", right), 0, "{right}");
+        }
+    }
+
+    /// Issue 39: `kv_events` and `replay` have the rule of `url`.
+    #[test]
+    fn a_host_of_an_endpoint_is_a_host() {
+        let found = |endpoint: &str| {
+            findings(&format!(
+                "[[worker]]\nurl = \"http://gpu1:8000\"\nkv_events = [{endpoint:?}]\n"
+            ))
+        };
+        for wrong in ["tcp://10.0.0.256:5557", "bind:tcp://10.0.0:5557", "tcp://g pu:1", "tcp://:1"]
+        {
+            let found = found(wrong);
+            let start = "forebay.toml:3:13: error: ";
+            assert!(found.len() == 1 && found[0].starts_with(start), "{wrong}: {found:?}");
+            assert!(found[0].contains(&format!("{wrong:?}")), "{found:?}");
+        }
+        for right in
+            ["tcp://*:1", "bind:tcp://[::]:1", "tcp://[fe80::1%eth0]:1", "tcp://10.0.0.1:1"]
+        {
+            assert_eq!(found(right), [""; 0], "{right}");
         }
     }
 

@@ -12,7 +12,7 @@ mod pools;
 mod replicas;
 mod tls;
 mod traces;
-pub(crate) mod unused_keys;
+pub(crate) mod unused;
 mod upstream;
 mod worker_keys;
 mod keys;

@@ -2,6 +2,7 @@
 
 use super::check::Check;
 use crate::sections::schema::{AdapterConfig, Config, ModelConfig, Policy};
+use crate::values::field_name::{is_field_name, is_hop_field};
 use forebay_base::limits::{
     ADAPTER_TABLES_MAX, MODEL_NAME_BYTES_MAX, MODEL_TABLES_MAX, SESSION_NAMES_MAX,
 };
@@ -19,6 +20,7 @@ impl Check<'_> {
             self.warning("policy", what, help);
         }
         self.field_names("session.fields", &session.fields);
+        self.client_fields("session.fields", &session.fields);
         let lists = [("session.fields", &session.fields), ("session.members", &session.members)];
         for (path, names) in lists {
             if names.len() > SESSION_NAMES_MAX {
@@ -104,12 +106,16 @@ impl Check<'_> {
             self.error(path, format!("`{path}` {wrong:?} is no name"), help);
         }
     }
-}
 
-/// Field name syntax of RFC 9110 section 5.1.
-pub(crate) fn is_field_name(name: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token)
+    /// Fields of clients are neither of a connection nor of framing.
+    pub(crate) fn client_fields(&mut self, path: &'static str, names: &[String]) {
+        for name in names.iter().filter(|name| is_hop_field(name)) {
+            let what = format!(
+                "`{path}` {name:?} is a field of the connection or of framing, and no client's own"
+            );
+            self.error(path, what, "name a field that clients choose, such as x-tenant");
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use super::check::Check;
 use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
+use crate::sections::server_names::{NATS_PORT, nats_authority};
 use crate::values::admin_address::AdminAddress;
-use crate::values::url::{WorkerUrl, shown_url};
+use crate::values::url::{WorkerUrl, shown_url, split_port};
 use forebay_base::limits::REPLICA_PEERS_MAX;
 use forebay_tls::ConnectFault;
 use std::collections::HashSet;
@@ -43,7 +44,7 @@ impl Check<'_> {
             match WorkerUrl::parse(text) {
                 Err(fault) => {
                     let what = format!("`replicas.peers` {:?}: {fault}", shown_url(text));
-                    self.error("replicas.peers", what, "write it as http://host:9090");
+                    self.error("replicas.peers", what, fault.help("write it as http://host:9090"));
                 }
                 Ok(url) if !seen.insert(url.authority.clone()) => {
                     let what = format!("`replicas.peers` names {} twice", url.authority);
@@ -98,11 +99,16 @@ impl Check<'_> {
             let what = format!("`nats.prefix` {:?} is no subject", nats.prefix);
             self.error("nats.prefix", what, "use letters, digits, - and _, with dots between");
         }
-        for url in nats.url.iter().flat_map(|urls| urls.split(',')) {
-            let known = ["nats://", "tls://"];
-            if !known.iter().any(|scheme| url.trim().starts_with(scheme)) {
-                let what = format!("`nats.url` {url:?} has no scheme");
-                self.error("nats.url", what, "write it as nats://host:4222");
+        const FORM: &str = "write it as nats://host:4222";
+        for url in nats.url.iter().flat_map(|urls| urls.split(',')).map(str::trim) {
+            let Some(server) = nats_authority(url) else {
+                let what = format!("`nats.url` {:?} has no scheme", shown_url(url));
+                self.error("nats.url", what, FORM);
+                continue;
+            };
+            if let Err(fault) = split_port(server, NATS_PORT) {
+                let what = format!("`nats.url` {:?}: {fault}", shown_url(url));
+                self.error("nats.url", what, fault.help(FORM));
             }
         }
     }
@@ -153,6 +159,11 @@ mod tests {
     fn nats_has_a_scheme_and_a_subject() {
         for (key, says) in [
             ("url = \"127.0.0.1:4222\"", "error: `nats.url` \"127.0.0.1:4222\" has no scheme"),
+            (
+                "url = \"nats://a:4222, nats://u:p@10.0.0.256:4222\"",
+                "error: `nats.url` \"nats://…@10.0.0.256:4222\": the host ends in a number",
+            ),
+            ("url = \"nats://a:x\"", "error: `nats.url` \"nats://a:x\": the port is not"),
             ("prefix = \"a b\"", "error: `nats.prefix` \"a b\" is no subject"),
         ] {
             let found = findings(&format!("[nats]\n{key}"));

@@ -26,16 +26,19 @@ impl Check<'_> {
             let what = "`traces.endpoint` has port 4317, where collectors take OTLP over gRPC";
             self.warning("traces.endpoint", what, "write port 4318: traces go by OTLP over HTTP");
         }
-        let fault = match server {
+        let form = "write http://HOST:PORT or https://HOST/PATH of a collector";
+        let (fault, help) = match server {
             Ok(url) if !url.is_tls && headers_file.is_some() && !is_here(&url.host) => {
                 let what = "`traces.headers_file` goes over the network in clear text";
                 return self.warning("traces.endpoint", what, "write https://");
             }
             Ok(_) => return,
-            Err(WorkerUrlError::Path) => "a query or fragment is not supported".to_owned(),
-            Err(error) => error.to_string().split(':').next().unwrap_or_default().to_owned(),
+            Err(WorkerUrlError::Path) => ("a query or fragment is not supported".to_owned(), form),
+            Err(error) => {
+                let fault = error.to_string().split(':').next().unwrap_or_default().to_owned();
+                (fault, error.help(form))
+            }
         };
-        let help = "write http://HOST:PORT or https://HOST/PATH of a collector";
         let shown = shown_url(endpoint);
         self.error("traces.endpoint", format!("`traces.endpoint` {shown:?}: {fault}"), help);
     }

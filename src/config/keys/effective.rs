@@ -10,7 +10,7 @@ use crate::ListenerConfig;
 use crate::ModelConfig;
 use crate::TenantConfig;
 use crate::WorkerConfig;
-use crate::checks::unused_keys::unused_reasons;
+use crate::checks::unused::unused_keys::unused_reasons;
 use crate::sections::schema::Config;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;

@@ -103,10 +103,7 @@ pub(crate) fn by_words<'a>(path: &str, candidates: &[&'a str]) -> Vec<&'a str> {
 
 /// The candidate within a third of the word's length (at least an edit); the nearest wins, then the
 /// earliest.
-pub(crate) fn by_edits<'a>(
-    word: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn by_edits<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let edits_max = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()

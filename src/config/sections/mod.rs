@@ -8,6 +8,8 @@ mod listening;
 mod load_source;
 pub(crate) mod replicas;
 pub(crate) mod schema;
+mod secret_files;
+pub(crate) mod server_names;
 pub(crate) mod tls;
 pub(crate) mod traces;
 pub(crate) mod upstream;

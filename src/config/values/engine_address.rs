@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// A host in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum EngineHost {
-    /// An IP address, in any form that the resolver accepts.
+    /// An IP address, in any spelling of IPv6.
     Address(IpAddr),
     /// `localhost` and names below it (RFC 6761): this host, by any loopback address.
     Localhost,
@@ -49,11 +49,10 @@ impl EngineHost {
     #[must_use]
     pub fn of(host: &str) -> Self {
         let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        let address = name.parse().ok().or_else(|| numbers(&name).map(IpAddr::V4));
-        match address {
-            Some(address) => Self::Address(canonical(address)),
-            None if name == "localhost" || name.ends_with(".localhost") => Self::Localhost,
-            None => Self::Name(name),
+        match name.parse() {
+            Ok(address) => Self::Address(canonical(address)),
+            Err(_) if name == "localhost" || name.ends_with(".localhost") => Self::Localhost,
+            Err(_) => Self::Name(name),
         }
     }
 
@@ -133,35 +132,6 @@ fn canonical(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The older forms of IPv4 addresses, as `inet_aton(3)` parses them: 1 to 4 numbers, in decimal,
-/// octal (`0`) or hexadecimal (`0x`); the last number covers all remaining bytes.
-fn numbers(host: &str) -> Option<Ipv4Addr> {
-    let number = |part: &str| match part.strip_prefix("0x") {
-        Some("") => Some(0),
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None if part.len() > 1 && part.starts_with('0') => u32::from_str_radix(part, 8).ok(),
-        None => part.parse().ok(),
-    };
-    let is_number = |part: &str| part.as_bytes().first().is_some_and(u8::is_ascii_digit);
-    let parts: Vec<&str> = host.split('.').collect();
-    let (last, bytes) = parts.split_last()?;
-    if bytes.len() > 3 || !parts.iter().all(|part| is_number(part)) {
-        return None;
-    }
-    let mut address: u32 = 0;
-    for part in bytes {
-        let byte = number(part).filter(|byte| *byte <= 255)?;
-        address = address << 8 | byte;
-    }
-    let bits_left = 32 - 8 * u32::try_from(bytes.len()).ok()?;
-    let last = u64::from(number(last)?);
-    if last >> bits_left != 0 {
-        return None;
-    }
-    let rest = u64::from(address) << bits_left | last;
-    u32::try_from(rest).ok().map(Ipv4Addr::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,12 +157,7 @@ mod tests {
             ("http://[::1]:8000", "http://[0:0:0:0:0:0:0:1]:8000"),
             ("http://127.0.0.1:8000", "http://[::ffff:127.0.0.1]:8000"),
             ("http://127.0.0.1:8000", "http://[::ffff:7f00:1]:8000"),
-            ("http://127.0.0.1:8000", "http://2130706433:8000"),
-            ("http://127.0.0.1:8000", "http://0x7f000001:8000"),
-            ("http://127.0.0.1:8000", "http://0177.0.0.01:8000"),
-            ("http://127.0.0.1:8000", "http://127.1:8000"),
             ("http://127.0.0.1:8000", "http://0.0.0.0:8000"),
-            ("http://127.0.0.1:8000", "http://127.0.0.1.:8000"),
             ("http://LocalHost:8000", "http://localhost.:8000"),
             ("http://127.0.0.1:8000", "http://a.localhost:8000"),
             ("http://GPU-1.example:80", "http://gpu-1.example."),
@@ -209,9 +174,6 @@ mod tests {
             ("http://127.0.0.1:8000", "http://127.0.0.2:8000"),
             ("http://127.0.0.2:8000", "http://localhost:8000"),
             ("http://127.0.0.1:8000", "https://127.0.0.1:8000"),
-            ("http://127.0.0.1:8000", "http://256.0.0.1:8000"),
-            ("http://127.0.0.1:8000", "http://127.0.0.08:8000"),
-            ("http://1.2.3.4:80", "http://1.2.3.4.5:80"),
             ("http://a", "http://b"),
         ] {
             assert_eq!(likeness(one, two, [None, None]), EngineLikeness::Two, "{one} {two}");
@@ -243,16 +205,13 @@ mod tests {
         #[test]
         fn forms_of_an_address_are_that_address(bits: u32) {
             let address = Ipv4Addr::from(bits);
-            let [a, b, c, d] = address.octets();
-            let rest = u32::from(c) << 8 | u32::from(d);
+            let mapped = address.to_ipv6_mapped();
+            let [.., high, low] = mapped.segments();
             let forms = [
                 address.to_string(),
-                bits.to_string(),
-                format!("{bits:#x}"),
-                format!("0{bits:o}"),
-                format!("{a}.{b}.{rest}"),
-                format!("{a:#x}.0{b:o}.{c}.{d}."),
-                address.to_ipv6_mapped().to_string(),
+                mapped.to_string(),
+                format!("::ffff:{high:x}:{low:x}"),
+                format!("0:0:0:0:0:FFFF:{high:04X}:{low:04X}"),
             ];
             for form in forms {
                 let host = EngineHost::of(&form);

@@ -1,14 +1,15 @@
 //! Reads a file of header fields, which may hold secrets.
 
+use super::field_name::is_hop_field;
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use forebay_base::read_file;
+use forebay_base::read_document;
 use std::path::Path;
 
 /// Most fields of a file.
 const FIELDS_MAX: usize = 16;
-/// Fields of the exporter itself. A second field of the name would break the message.
-const OWN_FIELDS: [&str; 5] =
-    ["connection", "content-length", "content-type", "host", "transfer-encoding"];
+/// Field of the exporter itself, beside fields of the connection and of framing. A second field of
+/// the name would break the message.
+const OWN_FIELD: &str = "content-type";
 
 /// A header field with its value.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct TraceField {
 /// The fault of the file, with its path and line, and without a value.
 pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, String> {
     let shown = path.display();
-    let text = read_file(path, TOKEN_BYTES_MAX).map_err(|error| format!("{shown}: {error}"))?;
+    let text = read_document(path, TOKEN_BYTES_MAX).map_err(|error| format!("{shown}: {error}"))?;
     let mut fields = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -34,7 +35,7 @@ pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, String> {
         let field = field_of(line);
         let wanted = || format!("{shown}:{}: should be `name: value`", number.saturating_add(1));
         let field = field.ok_or_else(wanted)?;
-        if OWN_FIELDS.contains(&&*field.name) {
+        if field.name == OWN_FIELD || is_hop_field(&field.name) {
             let line = number.saturating_add(1);
             return Err(format!("{shown}:{line}: the router itself writes `{}`", field.name));
         }
@@ -79,6 +80,7 @@ mod tests {
             assert!(!fault.contains("s3cret"), "{fault}");
         }
         assert!(read(&"a: b\n".repeat(17)).is_err());
+        assert!(read("Upgrade: h2c\n").unwrap_err().contains("`upgrade`"));
         assert!(read("Content-Length: 4\n").unwrap_err().contains("`content-length`"));
         assert!(read("a: b\nc\n").unwrap_err().contains(":2: "), "the line is named");
     }

@@ -2,8 +2,7 @@
 
 use crate::sections::schema::Config;
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use forebay_base::open_file;
-use std::io::Read;
+use forebay_base::read_document;
 use std::path::Path;
 
 /// The token in a file: its only line.
@@ -11,13 +10,11 @@ use std::path::Path;
 /// # Errors
 /// The fault of the file, with its path.
 pub fn read_token(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let file = open_file(path).map(|file| file.take(TOKEN_BYTES_MAX as u64));
-    let read = file.and_then(|mut file| file.read_to_string(&mut text));
-    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = read_document(path, TOKEN_BYTES_MAX - 1);
+    let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
     let token = text.trim();
     let is_plain = token.bytes().all(|byte| (0x21..0x7f).contains(&byte));
-    if token.is_empty() || !is_plain || text.len() >= TOKEN_BYTES_MAX {
+    if token.is_empty() || !is_plain {
         let wanted = "should hold one line of visible ASCII without spaces";
         return Err(format!("{} {wanted}", path.display()));
     }
@@ -42,6 +39,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (text, token) in [
             ("s3cret\n", Some("s3cret")),
+            ("\u{feff}s3cret\r\n", Some("s3cret")),
             ("", None),
             ("\n", None),
             ("two words", None),

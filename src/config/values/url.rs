@@ -1,5 +1,6 @@
 //! The forms of a worker URL: `http://host:port` and `https://host:port`.
 
+use super::host::{HostFault, check_host};
 use std::net::Ipv6Addr;
 use thiserror::Error;
 
@@ -60,8 +61,9 @@ pub enum WorkerUrlError {
     /// The URL contains user and password.
     #[error("credentials do not belong in a url: use `api_key`")]
     Credentials,
-    #[error("the host is missing or holds characters that no host has")]
-    Host,
+    /// The host is no address, and no name that DNS can hold.
+    #[error(transparent)]
+    Host(HostFault),
     /// An IPv6 address as it stands outside of URLs.
     #[error("an IPv6 address stands in brackets")]
     Brackets,
@@ -71,6 +73,16 @@ pub enum WorkerUrlError {
     /// The port is no number from 1 to 65535.
     #[error("the port is not a number from 1 to 65535")]
     Port,
+}
+
+impl WorkerUrlError {
+    /// Advice. `form`: how the key is written.
+    pub(crate) const fn help(self, form: &'static str) -> &'static str {
+        match self {
+            Self::Host(fault) => fault.help(form),
+            _ => form,
+        }
+    }
 }
 
 /// A URL for messages: the part before an `@` may contain a password.
@@ -102,10 +114,6 @@ impl WorkerUrl {
         }
         let usual = if is_tls { 443 } else { 80 };
         let (host, port) = split_port(authority, usual)?;
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
-        if host.is_empty() || !host.bytes().all(allowed) {
-            return Err(WorkerUrlError::Host);
-        }
         Ok(Self { host: host.to_owned(), port, is_tls, authority: authority.to_owned() })
     }
 
@@ -121,13 +129,25 @@ impl WorkerUrl {
     }
 }
 
-fn split_port(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError> {
+/// Host and port of `host:port`; the host is checked, and has no brackets.
+///
+/// # Errors
+/// [`WorkerUrlError`] of the host or the port.
+pub(crate) fn split_port(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError> {
+    let (host, port) = split_unchecked(authority, usual)?;
+    check_host(host).map_err(WorkerUrlError::Host)?;
+    Ok((host, port))
+}
+
+fn split_unchecked(authority: &str, usual: u16) -> Result<(&str, u16), WorkerUrlError> {
     let number = |text: &str| match text.parse() {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(WorkerUrlError::Port),
     };
     if let Some(rest) = authority.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or(WorkerUrlError::Host)?;
+        let no_address = WorkerUrlError::Host(HostFault::Name);
+        let (host, rest) = rest.split_once(']').ok_or(no_address)?;
+        host.parse::<Ipv6Addr>().map_err(|_| no_address)?;
         let port = match rest.strip_prefix(':') {
             Some(port) => number(port)?,
             None if rest.is_empty() => usual,
@@ -185,19 +205,25 @@ mod tests {
 
     #[test]
     fn says_what_is_wrong() {
+        let no_host = WorkerUrlError::Host(HostFault::Name);
+        let no_address = WorkerUrlError::Host(HostFault::Ipv4);
         for (url, error) in [
             ("ftp://a", WorkerUrlError::Scheme),
-            ("https://", WorkerUrlError::Host),
+            ("https://", no_host),
             ("a:8000", WorkerUrlError::Scheme),
             ("http://a/v1", WorkerUrlError::Path),
             ("http://a,http://b", WorkerUrlError::Several),
             ("http://a:1 http://b:1/v1", WorkerUrlError::Several),
             ("http://u:p@a", WorkerUrlError::Credentials),
-            ("http://:8000", WorkerUrlError::Host),
-            ("http://a b", WorkerUrlError::Host),
+            ("http://:8000", no_host),
+            ("http://a b", no_host),
+            ("http://10.0.0.256:8000", no_address),
+            ("http://010.0.0.1", no_address),
+            ("http://[10.0.0.1]:8000", no_host),
+            ("http://[gpu1]", no_host),
             ("http://a:0", WorkerUrlError::Port),
             ("http://a:99999", WorkerUrlError::Port),
-            ("http://[::1", WorkerUrlError::Host),
+            ("http://[::1", no_host),
             ("http://::1:8000", WorkerUrlError::Brackets),
             ("http://fe80::1", WorkerUrlError::Brackets),
             ("https://2001:db8:0:0:0:0:0:1:8000", WorkerUrlError::Brackets),

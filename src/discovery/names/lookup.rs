@@ -2,6 +2,8 @@
 //! look-up continues in the background, and the next call waits for it instead of starting another.
 
 use super::followed_name::NAME_AGE_MAX;
+use super::resolver::look_up;
+use forebay_base::NameFault;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -9,7 +11,6 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::ready;
 use std::time::Duration;
-use tokio::net::lookup_host;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::timeout;
 
@@ -68,16 +69,18 @@ impl Lookup {
             *pending = None;
             answer.map_err(io::Error::other).flatten().into()
         });
-        let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "the resolver does not answer"));
+        let late = |_| {
+            let fault = NameFault::text(&self.host, format!("no answer within {within:?}"));
+            Err(io::Error::new(io::ErrorKind::TimedOut, fault))
+        };
         timeout(within, answered).await.unwrap_or_else(late)
     }
 }
 
 async fn addresses_of(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let found: Vec<_> = lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
-    if found.is_empty() {
-        return Err(io::Error::other("the name has no address"));
-    }
+    let unknown = |fault: String| io::Error::other(NameFault::text(&host, fault));
+    let mut found = look_up(&host, port).await.map_err(unknown)?;
+    found.truncate(ADDRESSES_MAX);
     Ok(found)
 }
 
@@ -105,7 +108,10 @@ mod tests {
             let lookup = Lookup::new("name", 7);
             for _ in 0..3 {
                 let late = lookup.answer_of(Duration::from_millis(5), ask).await;
-                assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+                let late = late.unwrap_err();
+                assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+                let text = "resolver of the system, asked for name: no answer within 5ms";
+                assert_eq!(late.to_string(), text);
             }
             answers.notify_one();
             let found = lookup.answer_of(Duration::from_secs(30), ask).await.unwrap();

@@ -1,15 +1,13 @@
 //! Workers of a host name: a worker for each address of the name, or for each of its SRV records.
 
+use super::resolver::{LOOKUP_TIME_MAX, look_up};
 use super::srv::srv_records;
 use super::srv_message::{SrvAnswer, SrvTarget};
 use crate::MissingFeature;
+use forebay_base::NameFault;
 use forebay_config::{WorkerConfig, WorkerTlsConfig, WorkerUrl};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokio::time::timeout;
-
-/// Longest wait for a resolver.
-const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Workers of a name, and how long the list is valid.
 #[derive(Debug)]
@@ -33,25 +31,17 @@ pub async fn workers_of_name(
         let SrvAnswer { targets, ttl } = srv_records(host, server, LOOKUP_TIME_MAX).await?;
         return Ok(NamedWorkers { workers: workers_of_service(targets, name.is_tls), ttl });
     }
-    let unknown = |fault: String| MissingFeature {
-        what: format!("resolver of the system, asked for {host}: {fault}"),
-        help: format!(
-            "look {host} up by hand; correct `discovery.dns`, the records or the resolver"
-        ),
+    let unknown = |fault: String| {
+        let NameFault { what, help } = NameFault::new(host, "discovery.dns", fault);
+        MissingFeature { what, help }
     };
-    let found = timeout(LOOKUP_TIME_MAX, tokio::net::lookup_host((&**host, *port))).await;
-    let found = found.map_err(|_| unknown(format!("no answer within {LOOKUP_TIME_MAX:?}")))?;
-    let addresses: Vec<_> = found.map_err(|error| unknown(error.to_string()))?.collect();
-    let workers = workers_at(&addresses, name).map_err(unknown)?;
-    Ok(NamedWorkers { workers, ttl: Duration::ZERO })
+    let addresses = look_up(host, *port).await.map_err(unknown)?;
+    Ok(NamedWorkers { workers: workers_at(&addresses, name), ttl: Duration::ZERO })
 }
 
 /// A worker for each address, in sorted order: resolvers rotate their answers. A certificate has to
 /// be for the name.
-fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerConfig>, String> {
-    if addresses.is_empty() {
-        return Err("the name has no address".to_owned());
-    }
+fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Vec<WorkerConfig> {
     let scheme = scheme(name.is_tls);
     let mut urls: Vec<String> = addresses.iter().map(|at| format!("{scheme}://{at}")).collect();
     urls.sort_unstable();
@@ -62,7 +52,7 @@ fn workers_at(addresses: &[SocketAddr], name: &WorkerUrl) -> Result<Vec<WorkerCo
         ..WorkerTlsConfig::default()
     };
     let worker = |url| WorkerConfig { url, tls: tls.clone(), ..WorkerConfig::default() };
-    Ok(urls.into_iter().map(worker).collect())
+    urls.into_iter().map(worker).collect()
 }
 
 /// A worker for each record. A certificate has to be for the target.
@@ -87,10 +77,9 @@ mod tests {
         let found = [at("10.0.0.2:80"), at("[::1]:80"), at("10.0.0.1:80"), at("10.0.0.2:80")];
         let of =
             |url: &str, found: &[SocketAddr]| workers_at(found, &WorkerUrl::parse(url).unwrap());
-        let workers = of("http://gpu:80", &found).unwrap();
+        let workers = of("http://gpu:80", &found);
         let urls: Vec<&str> = workers.iter().map(|worker| &*worker.url).collect();
         assert_eq!(urls, ["http://10.0.0.1:80", "http://10.0.0.2:80", "http://[::1]:80"]);
-        assert!(of("http://gpu:80", &[]).is_err(), "no address removes nobody");
         assert!(urls.iter().all(|url| WorkerUrl::parse(url).is_ok()));
         assert!(workers.iter().all(|worker| worker.tls.tls_name.is_none()));
     }
@@ -100,8 +89,7 @@ mod tests {
         let at = [SocketAddr::from(([10, 0, 0, 1], 80))];
         let name = |url: &str| {
             let [worker] =
-                <[_; 1]>::try_from(workers_at(&at, &WorkerUrl::parse(url).unwrap()).unwrap())
-                    .unwrap();
+                <[_; 1]>::try_from(workers_at(&at, &WorkerUrl::parse(url).unwrap())).unwrap();
             assert_eq!(worker.url, "https://10.0.0.1:80");
             worker.tls.tls_name
         };

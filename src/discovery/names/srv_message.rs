@@ -1,6 +1,7 @@
 //! The DNS query for SRV records and its response (RFC 1035, RFC 2782), sans-IO. Must never trust a
 //! response: any deviation is a fault, and compression pointers only lead backwards.
 
+use forebay_config::WorkerUrl;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -158,6 +159,8 @@ fn records(message: &[u8], mut at: usize, count: u16) -> Option<(Vec<SrvTarget>,
             ttl_least = ttl_least.min(if ttl >> 31 == 0 { ttl } else { 0 });
             // A single root target means that the service is unavailable.
             if port > 0 && !host.is_empty() {
+                // The host has the rule of a URL's: `10.0.0.256` is neither a name nor an address.
+                WorkerUrl::parse(&format!("http://{host}:{port}")).ok()?;
                 targets.push(SrvTarget { host, port });
             }
         }
@@ -283,7 +286,14 @@ mod tests {
         assert_eq!(with(7, 2), SrvFault::Broken, "a record is missing");
         assert_eq!(answer(&asked(), &answered(&[])), Err(SrvFault::NoService));
         assert_eq!(answer(&asked(), &answered(&[(1, 1, b"\x00")])), Err(SrvFault::NoService));
-        for target in [&b"\x01a\xc0\x2d"[..], b"\xc0\x2b", b"\x01/\x00", b"\x01a", b"\x40a\x00"] {
+        for target in [
+            &b"\x01a\xc0\x2d"[..],
+            b"\xc0\x2b",
+            b"\x01/\x00",
+            b"\x01a",
+            b"\x40a\x00",
+            b"\x01a\x0210\x00",
+        ] {
             let broken = answered(&[(1, 1, target)]);
             assert_eq!(answer(&asked(), &broken), Err(SrvFault::Broken), "{target:x?}");
         }
@@ -304,7 +314,7 @@ mod tests {
                 prop_assert!(!said.targets.is_empty());
                 for target in said.targets {
                     let url = format!("http://{}:{}", target.host, target.port);
-                    prop_assert!(forebay_config::WorkerUrl::parse(&url).is_ok(), "{url}");
+                    prop_assert!(WorkerUrl::parse(&url).is_ok(), "{url}");
                 }
             }
         }

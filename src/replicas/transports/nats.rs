@@ -5,16 +5,20 @@ use super::inbound::{InboundMessage, LEAVE_TIME_MAX, LinkEvent};
 use crate::wire::{all_subjects, subject};
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, Message, ServerAddr};
+use forebay_base::NameFault;
 use forebay_base::limits::REPLICA_MESSAGES_MAX;
-use forebay_config::NatsConfig;
+use forebay_config::Config;
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use std::cell::{Cell, OnceCell};
 use std::future::ready;
 use std::time::Duration;
+use tokio::net::lookup_host;
 use tokio::sync::mpsc;
-use tokio::task::unconstrained;
+use tokio::task::{spawn_local, unconstrained};
+use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+const URL_KEY: &str = "nats.url";
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 /// Ping interval; the connection is dropped after the third unanswered ping.
 const PING_PERIOD: Duration = Duration::from_secs(1);
@@ -27,6 +31,8 @@ const EVENTS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Nats {
     urls: String,
+    /// Names of the servers.
+    hosts: Vec<String>,
     prefix: String,
     client: OnceCell<Client>,
     is_connected: Cell<bool>,
@@ -38,10 +44,13 @@ type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Nats {
     /// `None` without a URL.
-    pub(crate) fn new(config: &NatsConfig) -> Option<Self> {
+    pub(crate) fn new(config: &Config) -> Option<Self> {
+        let hosts = config.server_hosts().into_iter();
+        let hosts = hosts.filter(|(key, _)| *key == URL_KEY).map(|(_, host)| host);
         Some(Self {
-            urls: config.url.clone()?,
-            prefix: config.prefix.clone(),
+            urls: config.nats.url.clone()?,
+            hosts: hosts.collect(),
+            prefix: config.nats.prefix.clone(),
             client: OnceCell::new(),
             is_connected: Cell::new(false),
             has_complained: Cell::new(false),
@@ -101,8 +110,7 @@ impl Nats {
             Event::ClientError(_) | Event::ServerError(_)
                 if !self.is_connected.get() && !self.has_complained.replace(true) =>
             {
-                let reason = event;
-                warn!(%reason, "no connection to NATS yet: going on alone until it is there");
+                spawn_local(complain(self.hosts.clone(), event.to_string()));
                 return Some(LinkEvent::Unreachable);
             }
             event => debug!(%event, "NATS"),
@@ -125,6 +133,32 @@ impl Nats {
             let _ = tokio::time::timeout(LEAVE_TIME_MAX, client.flush()).await;
         }
     }
+}
+
+/// Logs the missing connection. The client reports a name that does not resolve as "DNS error",
+/// so each name is looked up again for its fault.
+async fn complain(hosts: Vec<String>, reason: String) {
+    let fault = name_fault(&hosts).await;
+    let reason = fault.as_ref().map_or(reason, |fault| fault.what.clone());
+    let help = fault.map(|fault| fault.help);
+    let help = help.unwrap_or_else(|| format!("correct `{URL_KEY}`, or start the server"));
+    let servers = hosts.join(", ");
+    warn!(servers, reason, help, "no connection to NATS yet: going on alone until it is there");
+}
+
+/// Fault of the first name that does not resolve.
+async fn name_fault(hosts: &[String]) -> Option<NameFault> {
+    for host in hosts {
+        let found = timeout(CONNECT_TIME_MAX, lookup_host((&**host, 0))).await;
+        let fault = match found.map(|found| found.map(|mut found| found.next())) {
+            Ok(Ok(Some(_))) => continue,
+            Ok(Ok(None)) => "the name has no address".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {CONNECT_TIME_MAX:?}"),
+        };
+        return Some(NameFault::new(host, URL_KEY, fault));
+    }
+    None
 }
 
 fn received(message: Message) -> InboundMessage {
@@ -166,6 +200,20 @@ fn percent_decoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_kv_events::test_support::block_on_local;
+
+    /// Issue 39: the log had "DNS error", without a name. Names below `invalid` never resolve.
+    #[test]
+    fn a_name_that_does_not_resolve_has_its_resolver_and_key() {
+        block_on_local(async {
+            let hosts = ["127.0.0.1", "no-such.invalid"].map(str::to_owned);
+            let fault = name_fault(&hosts).await.unwrap();
+            let start = "resolver of the system, asked for no-such.invalid: ";
+            assert!(fault.what.starts_with(start), "{fault}");
+            assert!(fault.help.contains("correct `nats.url`"), "{fault}");
+            assert_eq!(name_fault(&hosts[..1]).await, None);
+        });
+    }
 
     #[test]
     fn passwords_are_decoded() {

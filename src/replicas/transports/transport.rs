@@ -23,7 +23,7 @@ impl Transport {
     /// As for [`Mesh::new`].
     pub(crate) fn new(own: ReplicaId, config: &Config) -> io::Result<Option<Self>> {
         let mesh = Mesh::new(own, config)?.map(Self::Peers);
-        Ok(mesh.or_else(|| Nats::new(&config.nats).map(Self::Nats)))
+        Ok(mesh.or_else(|| Nats::new(config).map(Self::Nats)))
     }
 
     /// Sends at once, or drops the message. `word`: the kind of the message.

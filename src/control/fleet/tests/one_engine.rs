@@ -129,7 +129,7 @@ fn a_worker_that_is_there_by_another_spelling_is_not_added() {
     let config = config(&["http://127.0.0.1:9", "http://gpu:9"]);
     let mut fleet = Fleet::new(&Arc::new(config.clone()), SEED);
     let at = |url: &str| WorkerConfig { url: url.to_owned(), ..WorkerConfig::default() };
-    for url in ["http://localhost:9", "http://[::ffff:127.0.0.1]:9", "http://2130706433:9"] {
+    for url in ["http://localhost:9", "http://[::ffff:127.0.0.1]:9", "http://[::ffff:7f00:1]:9"] {
         let refused = fleet.add(&config, &at(url), None);
         assert_eq!(refused, Err(PlaceError::Engine("127.0.0.1:9".into())), "{url}");
     }

@@ -13,6 +13,7 @@ use forebay_base::limits::{
 };
 use forebay_base::{NanosSinceStart, since_1970};
 use forebay_config::{TracesConfig, read_header_file};
+use forebay_discovery::{NamedResolver, cause_of};
 use forebay_fleet::worker::FleetSnapshot;
 use forebay_tls::{ConnectFiles, Connector};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -20,6 +21,7 @@ use reqwest::{Client, Response};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -170,6 +172,7 @@ fn client(config: &TracesConfig) -> Result<Client, String> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(config.timeout)
+        .dns_resolver(Arc::new(NamedResolver))
         .default_headers(fields);
     let server = config.server().and_then(Result::ok);
     if let Some(url) = server.filter(|url| url.is_tls) {
@@ -219,7 +222,8 @@ impl ExportState {
             }
         };
         if !self.has_failed.replace(true) {
-            warn!(url, fault, "spans are lost: the collector does not take them");
+            let help = "correct `traces.endpoint`, or start the collector";
+            warn!(url, fault, help, "spans are lost: the collector does not take them");
         }
     }
 }
@@ -245,7 +249,7 @@ async fn post(
 ) -> Result<Response, ExportFault> {
     let request = client.post(url).header(CONTENT_TYPE, "application/json");
     let sent = request.body(body.to_owned()).timeout(patience).send().await;
-    sent.map_err(|error| ExportFault::Unreachable(error.without_url().to_string()))
+    sent.map_err(|error| ExportFault::Unreachable(cause_of(&error)))
 }
 
 /// `None`: there is no second try.

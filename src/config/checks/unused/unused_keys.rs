@@ -1,10 +1,12 @@
-//! Keys that nothing reads while another key has a certain value. [`UNUSED`] lists them with the
-//! condition; a key that the file or a flag has is then a warning. A key that is off, 0 or empty
-//! asks for nothing, and has no warning.
+//! Keys that nothing reads while another key has a certain value. [`unused_keys`] lists these with
+//! the condition; such a key of the file or of a flag is then a warning. A key that is off, 0 or
+//! empty asks for nothing, and has no warning.
 //!
 //! A new key stands in this table, or in the list of keys that always count; the test compares both
 //! with the tables of keys.
 
+use super::cut_short_times::CUT_SHORT;
+use super::unused_key::UnusedKeys;
 use crate::keys::setting::Word;
 use crate::sections::flow::QueueMode;
 use crate::sections::schema::{Config, Policy};
@@ -15,23 +17,17 @@ use crate::values::engine::{EngineKind, LoadSource};
 use crate::values::url::{JwksUrl, WorkerUrl};
 use std::collections::BTreeMap;
 
-/// Keys that are unused for the same reason.
-pub(crate) struct UnusedKeys {
-    /// As written in the file, lists without a position.
-    pub(crate) keys: &'static [&'static str],
-    /// The reason, if nothing reads the keys. The worker counts for keys of `worker.` alone.
-    pub(crate) why: fn(&Config, &WorkerConfig) -> Option<String>,
-    /// What to do about it.
-    pub(crate) help: &'static str,
-}
-
 /// The reason, if it holds.
 fn if_so(holds: bool, why: &str) -> Option<String> {
     holds.then(|| why.to_owned())
 }
 
 /// Every key that may be unused.
-pub(crate) const UNUSED: &[UnusedKeys] = &[
+pub(crate) fn unused_keys() -> impl Iterator<Item = &'static UnusedKeys> {
+    UNUSED.iter().chain(CUT_SHORT)
+}
+
+const UNUSED: &[UnusedKeys] = &[
     // Requests.
     UnusedKeys {
         keys: &["retry.after_send", "retry.budget_percent"],
@@ -480,6 +476,6 @@ fn may_use_tls(config: &Config) -> bool {
 pub(crate) fn unused_reasons(config: &Config) -> BTreeMap<&'static str, String> {
     let any = WorkerConfig::default();
     let unused =
-        UNUSED.iter().filter_map(|unused| Some((unused.keys, (unused.why)(config, &any)?)));
+        unused_keys().filter_map(|unused| Some((unused.keys, (unused.why)(config, &any)?)));
     unused.flat_map(|(keys, why)| keys.iter().map(move |key| (*key, why.clone()))).collect()
 }
