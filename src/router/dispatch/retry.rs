@@ -36,21 +36,22 @@ impl RetryBudget {
     pub fn deposit(&mut self, caller: u32) {
         let full = if self.share_percent == 0 { 0 } else { RESERVE_MAX_PERCENT };
         let share_percent = self.share_percent;
-        let balance = self.balance(caller);
-        *balance = balance.saturating_add(share_percent).min(full);
+        if let Some(balance) = self.balance(caller) {
+            *balance = balance.saturating_add(share_percent).min(full);
+        }
     }
 
     /// Takes a retry from the budget of the caller; false: the balance is too low.
     #[must_use]
     pub fn withdraw(&mut self, caller: u32) -> bool {
-        let balance = self.balance(caller);
+        let Some(balance) = self.balance(caller) else { return false };
         let rest = balance.checked_sub(100);
         *balance = rest.unwrap_or(*balance);
         rest.is_some()
     }
 
-    const fn balance(&mut self, caller: u32) -> &mut u32 {
-        &mut self.balances_percent[caller as usize % BALANCES]
+    fn balance(&mut self, caller: u32) -> Option<&mut u32> {
+        self.balances_percent.get_mut(caller as usize % BALANCES)
     }
 }
 
