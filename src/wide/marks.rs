@@ -39,8 +39,8 @@ impl Marks {
         self.search(text, at)
     }
 
-    /// [`Self::next`] behind the block of `at`, mostly in the same window. Calls nothing but another
-    /// search, so that no register is saved.
+    /// [`Self::next`] behind the block of `at`, mostly in the same window. The only call is at the
+    /// end, so that no register is saved.
     #[inline(never)]
     fn search(&mut self, text: &[u8], at: usize) -> usize {
         let mut block = at / BLOCK_BYTES;

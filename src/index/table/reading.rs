@@ -255,8 +255,8 @@ impl Table {
         child.is_some()
     }
 
-    /// Prefetches the cells of a run of `count` blocks from block `first` on, all at once. Otherwise
-    /// each read would wait for memory in turn.
+    /// Prefetches the cells of a run of `count` blocks from block `first` on, all at once.
+    /// Otherwise each read would wait for memory in turn.
     #[inline]
     fn fetch_cells(&self, run: &Run, first: usize, count: usize) {
         for index in first / CELL_PAIRS..count.div_ceil(CELL_PAIRS) {

@@ -68,7 +68,7 @@ pub(super) fn message_list(
 }
 
 /// What was read of a message.
-struct MessageParts {
+struct MessageMembers {
     /// All that was read is of a plain message.
     plain: bool,
     /// Shape of a chat with this message, if the message is not plain.
@@ -77,7 +77,7 @@ struct MessageParts {
     content: Option<Text>,
 }
 
-impl MessageParts {
+impl MessageMembers {
     /// Reads the members up to the end of the message. `first`: none was read.
     #[inline(never)]
     fn members(
@@ -142,7 +142,7 @@ fn plain_message(
         cursor.skip_value(2)?;
         return Ok(Some(shape));
     }
-    let mut read = MessageParts { plain: true, shape, role: None, content: None };
+    let mut read = MessageMembers { plain: true, shape, role: None, content: None };
     // Most clients write the role first, then the content, and nothing else.
     if cursor.pass_key(b"{\"role\":")? {
         read.member("role", typed, cursor)?;
