@@ -242,7 +242,7 @@ impl Stage {
     pub(crate) fn lets_in(&mut self, tenant: u64, is_only: bool) -> bool {
         let mut new_request = NewRequest::of(TenantPart { tenant, weight: 1, is_only });
         let Self { stages, fleet, now, .. } = self;
-        stages.let_in(fleet, PoolIndex(0), *now, &mut new_request).is_ok()
+        stages.let_in(fleet, PoolIndex(0), *now, &mut new_request, 0).is_ok()
     }
 
     /// Is the only pool closed to whoever comes?

@@ -65,7 +65,7 @@ impl World {
         let Caller { tenant, weight, .. } = facts.caller;
         let mut new_request = NewRequest::of(TenantPart { tenant, weight, is_only: false });
         let pool = fleet.models[facts.model.index()].pool;
-        if stages.let_in(&fleet, pool, now, &mut new_request).is_err() {
+        if stages.let_in(&fleet, pool, now, &mut new_request, 0).is_err() {
             return self.answer(id, Answer::Window);
         }
         stages.drain_rates.observe(&fleet, &self.board, now);

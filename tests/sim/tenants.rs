@@ -125,7 +125,7 @@ impl Scene {
         let ask = Ask { tenant, class, ..self.stage.any() };
         let mut new_request = NewRequest::of(TenantPart { tenant, weight: 1, is_only: false });
         let Stage { stages, fleet, now, .. } = &mut self.stage;
-        if stages.let_in(fleet, PoolIndex(0), *now, &mut new_request).is_err() {
+        if stages.let_in(fleet, PoolIndex(0), *now, &mut new_request, 0).is_err() {
             return self.refused(tenant);
         }
         let (flow, action) = self.stage.ask(&ask);
