@@ -202,6 +202,8 @@ mod tests {
     use forebay_text::chat::ChatRole;
 
     type Read = (MessageList, Vec<(ChatRole, String, bool)>);
+    /// Members, and the role if the message is plain.
+    type MessageCase<'a> = (&'a [(&'a str, &'a str)], Option<ChatRole>);
 
     fn read(body: &str) -> Result<Read, JsonError> {
         let mut cursor = Cursor::new(body.as_bytes())?;
@@ -219,7 +221,7 @@ mod tests {
     fn a_message_is_the_same_however_it_is_written() {
         let user = ("role", "\"user\"");
         let content = ("content", r#""a \n b""#);
-        let cases: [(&[(&str, &str)], Option<ChatRole>); 13] = [
+        let cases: [MessageCase<'_>; 13] = [
             (&[user, content], Some(ChatRole::User)),
             (&[("role", "\"assistant\""), content], Some(ChatRole::Assistant)),
             (&[("role", "\"system\""), content], Some(ChatRole::System)),
