@@ -2,7 +2,7 @@
 //! look-up continues in the background, and the next call waits for it instead of starting another.
 
 use super::followed_name::NAME_AGE_MAX;
-use super::resolver::look_up;
+use super::resolver;
 use forebay_base::NameFault;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -79,7 +79,8 @@ impl Lookup {
 
 async fn addresses_of(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     let unknown = |fault: String| io::Error::other(NameFault::text(&host, fault));
-    let mut found = look_up(&host, port).await.map_err(unknown)?;
+    // Without a deadline of its own: the next call waits for this look-up.
+    let mut found = resolver::addresses_of(&host, port).await.map_err(unknown)?;
     found.truncate(ADDRESSES_MAX);
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Look-ups by the resolver of the system, each with a deadline and with the text of its fault.
+//! Look-ups by the resolver of the system, with the text of their faults.
 
 use forebay_base::NameFault;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -11,15 +11,23 @@ use tokio::time::timeout;
 /// Longest wait for a resolver.
 pub(crate) const LOOKUP_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Addresses of a host; never empty.
+/// Addresses of a host; never empty. The caller bounds the wait.
+///
+/// # Errors
+/// The fault alone, without resolver and name.
+pub(crate) async fn addresses_of(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let found: Vec<_> =
+        lookup_host((host, port)).await.map_err(|error| error.to_string())?.collect();
+    if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+}
+
+/// Addresses of a host, in bounded time; never empty.
 ///
 /// # Errors
 /// The fault alone, without resolver and name.
 pub(crate) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    let found = timeout(LOOKUP_TIME_MAX, lookup_host((host, port))).await;
-    let found = found.map_err(|_| format!("no answer within {LOOKUP_TIME_MAX:?}"))?;
-    let found: Vec<_> = found.map_err(|error| error.to_string())?.collect();
-    if found.is_empty() { Err("the name has no address".to_owned()) } else { Ok(found) }
+    let found = timeout(LOOKUP_TIME_MAX, addresses_of(host, port)).await;
+    found.unwrap_or_else(|_| Err(format!("no answer within {LOOKUP_TIME_MAX:?}")))
 }
 
 /// Fault of a host that `key` names; `None` for a host with an address.
