@@ -7,7 +7,6 @@ use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
 use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind, WorkerState, pools};
-use forebay_kv_events::FeedStatus;
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -265,9 +264,14 @@ fn ranks_of_failing_models(fleet: &FleetSnapshot, board: &LoadBoard) -> BTreeSet
 #[must_use]
 pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
-    let fed = up.filter_map(|(index, _, worker)| Some((feeds.status(index)?, &*worker.name)));
-    let fed: Vec<(&FeedStatus, &str)> = fed.collect();
-    let missing = fed.iter().filter(|(feed, _)| feed_fault(feed).is_some());
+    let fed = up.filter_map(|(index, rank, worker)| {
+        let has_lost = rank.losses.kv_events.is_some();
+        let feed = feeds.status(index);
+        let is_missing = has_lost || feed.and_then(feed_fault).is_some();
+        (has_lost || feed.is_some()).then_some((is_missing, &*worker.name))
+    });
+    let fed: Vec<(bool, &str)> = fed.collect();
+    let missing = fed.iter().filter(|(is_missing, _)| *is_missing);
     let names: Vec<&str> = missing.map(|(_, name)| *name).collect();
     let count = names.len();
     let all = fed.len();
@@ -350,6 +354,8 @@ mod tests {
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
     use forebay_fleet::worker::test_support::{self, suspicion, two_pools};
     use forebay_fleet::worker::{Rank, Requester, RoomLimits, Worker};
+    use forebay_kv_events::FeedCounters;
+    use std::collections::HashMap;
     use std::sync::Arc;
 
     #[test]
@@ -436,6 +442,28 @@ mod tests {
         fleet.workers[0].state = WorkerState::Draining { answers: false, moves: false };
         assert_eq!(suspect_feeds(&fleet), None);
         assert_eq!(fault(&fleet.ranks[0], &fleet.workers[0]), None);
+    }
+
+    /// M1: a rank whose engine announces its KV events no more has no feed, and was silent.
+    #[test]
+    fn lost_kv_events_are_a_concern_and_a_fault_of_the_rank() {
+        let mut fleet = two_pools();
+        let counters = FeedCounters::default();
+        let feeds = FeedsView { counters: &counters, statuses: HashMap::new(), pools: Vec::new() };
+        assert_eq!(missing_feeds(&fleet, &feeds), None);
+        fleet.ranks[0].losses.kv_events = Some("tcp://h:9".into());
+        let name = Arc::clone(&fleet.workers[0].name);
+        let wanted = format!("1 of 1 ranks have no KV events: {name}");
+        assert_eq!(missing_feeds(&fleet, &feeds), Some(wanted));
+        let board = LoadBoard::new();
+        let load = board.rank(RankIndex(0)).unwrap();
+        let fault = |fleet: &FleetSnapshot| {
+            let now = NanosSinceStart(1);
+            rank_fault(load, &fleet.ranks[0], &fleet.workers[0], None, now)
+        };
+        assert!(fault(&fleet).unwrap().contains("--kv-events-config"), "{:?}", fault(&fleet));
+        fleet.workers[0].state = WorkerState::Down;
+        assert_eq!((missing_feeds(&fleet, &feeds), fault(&fleet)), (None, None));
     }
 
     /// M2: what an operator ordered is no fault: the router refuses, and is not degraded.

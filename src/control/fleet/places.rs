@@ -1,6 +1,6 @@
 //! Workers that operators and sources take out, add and remove.
 
-use super::{Fleet, KnownRank, KnownWorker, OperatorOrder, PlaceError};
+use super::{Fleet, KnownWorker, OperatorOrder, PlaceError};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -125,6 +125,9 @@ impl Fleet {
         known.lose_engine();
         self.models.dropped.retain(|_, by| *by != worker);
         let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
-        ranks.for_each(KnownRank::lose_feed);
+        for rank in ranks {
+            rank.lose_feed();
+            rank.announced = None;
+        }
     }
 }
