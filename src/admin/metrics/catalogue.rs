@@ -120,7 +120,7 @@ catalogue! {
         OVERLAP_ERROR_BLOCKS = Histogram "overlap_error_blocks" [] Labelled(scrape::overlap_errors);
     }
     "KV events" {
-        /// 1 while the rank's KV events are followed; left out for a rank that never had an endpoint.
+        /// 1 while the rank's KV events are followed; left out for a rank that never had events.
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"]
             Ranks(|s, index| {
                 let (rank, _) = s.fleet.fleet.rank(index)?;
