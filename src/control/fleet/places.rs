@@ -123,7 +123,7 @@ impl Fleet {
         known.texts.clear();
         known.registration = Registration::default();
         known.lose_engine();
-        self.models.dropped.retain(|_, by| *by != worker);
+        self.models.dropped.remove(&worker);
         let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
         for rank in ranks {
             rank.lose_feed();

@@ -116,7 +116,10 @@ impl Fleet {
 
     /// What the engine of the rank had before.
     fn losses(&self, known: &KnownRank) -> EngineLosses {
-        EngineLosses { kv_events: self.lost_events(known).cloned() }
+        EngineLosses {
+            kv_events: self.lost_events(known).cloned(),
+            models: self.dropped_models(known.worker),
+        }
     }
 
     /// The current fleet, as a new generation, still without the access of clients.

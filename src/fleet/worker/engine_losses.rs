@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub struct EngineLosses {
     /// Endpoint of KV events that the engine announced, and announces no more.
     pub kv_events: Option<Arc<str>>,
+    /// Models that the engine listed, and lists no more.
+    pub models: Vec<Arc<str>>,
 }
 
 impl EngineLosses {
@@ -21,4 +23,19 @@ impl EngineLosses {
              it with --kv-events-config as before, or set `kv_events`"
         ))
     }
+
+    /// The first lost model, and what an operator does about the loss.
+    #[must_use]
+    pub fn models_fault(&self) -> Option<String> {
+        let first = self.models.first()?;
+        let more = match self.models.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("its engine serves {first}{more} no more; {}", Self::MODELS_HELP))
+    }
+
+    /// What an operator does about lost models.
+    pub const MODELS_HELP: &str =
+        "start it with the model as before, or set `models` of the worker to what it serves now";
 }
