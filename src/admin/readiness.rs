@@ -3,11 +3,11 @@
 use crate::calls::prompt_faults::prompt_fault;
 use crate::calls::rank_faults::{RankTrouble, feed_fault, has_failed_requests};
 use crate::calls::roles::engine_count;
+use crate::calls::workers::models_of;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
-use forebay_fleet::worker::{FleetSnapshot, Model, ModelKind, WorkerState, pools};
-use forebay_kv_events::FeedStatus;
+use forebay_fleet::worker::{EngineLosses, FleetSnapshot, Model, ModelKind, WorkerState, pools};
 use forebay_tls::Acceptor;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ impl RouterReadiness {
             open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
         let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
         let missing = missing_workers(fleet, has_failed);
-        let concerns = missing.into_iter().chain(dropped_models(fleet));
+        let concerns = missing.into_iter().chain(dropped_models(fleet)).chain(lost_models(fleet));
         let concerns = concerns.chain(paused_models(fleet, board));
         let concerns = concerns.chain(troubled_ranks(fleet, board, now)).chain(of_queues);
         let concerns = concerns.chain(further).collect();
@@ -187,6 +187,24 @@ fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
     (count > 0).then(|| format!("no worker serves {models} any more; {workers} {verb} {listed}"))
 }
 
+/// Workers that are up and serve other models than before, while other workers serve the models.
+fn lost_models(fleet: &FleetSnapshot) -> Option<String> {
+    let is_served =
+        |name: &str| fleet.models.iter().any(|model| &*model.name == name && model.is_known());
+    let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
+    let lost = up.flat_map(|(_, rank, worker)| {
+        let lost = rank.losses.models.iter().filter(|name| is_served(name));
+        lost.map(move |name| (&**name, &*worker.name, rank.worker))
+    });
+    let lost: Vec<(&str, &str, WorkerIndex)> = lost.collect();
+    let by: BTreeSet<WorkerIndex> = lost.iter().map(|(.., by)| *by).collect();
+    let models = named(lost.iter().map(|(name, ..)| *name));
+    let workers = named(lost.iter().map(|(_, worker, _)| *worker));
+    let now = named(by.iter().flat_map(|by| models_of(fleet, *by)));
+    let help = EngineLosses::MODELS_HELP;
+    (!lost.is_empty()).then(|| format!("{workers} serves {now} in place of {models}; {help}"))
+}
+
 /// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
 /// of an engine that sleeps. Their requests wait, or go to ranks that fail them.
 fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
@@ -265,9 +283,14 @@ fn ranks_of_failing_models(fleet: &FleetSnapshot, board: &LoadBoard) -> BTreeSet
 #[must_use]
 pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
-    let fed = up.filter_map(|(index, _, worker)| Some((feeds.status(index)?, &*worker.name)));
-    let fed: Vec<(&FeedStatus, &str)> = fed.collect();
-    let missing = fed.iter().filter(|(feed, _)| feed_fault(feed).is_some());
+    let fed = up.filter_map(|(index, rank, worker)| {
+        let has_lost = rank.losses.kv_events.is_some();
+        let feed = feeds.status(index);
+        let is_missing = has_lost || feed.and_then(feed_fault).is_some();
+        (has_lost || feed.is_some()).then_some((is_missing, &*worker.name))
+    });
+    let fed: Vec<(bool, &str)> = fed.collect();
+    let missing = fed.iter().filter(|(is_missing, _)| *is_missing);
     let names: Vec<&str> = missing.map(|(_, name)| *name).collect();
     let count = names.len();
     let all = fed.len();
@@ -350,6 +373,8 @@ mod tests {
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
     use forebay_fleet::worker::test_support::{self, suspicion, two_pools};
     use forebay_fleet::worker::{Rank, Requester, RoomLimits, Worker};
+    use forebay_kv_events::FeedCounters;
+    use std::collections::HashMap;
     use std::sync::Arc;
 
     #[test]
@@ -391,6 +416,25 @@ mod tests {
         let found = RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now);
         let listed = "base, adapter, other";
         assert_eq!(found.concerns, [format!("no worker serves tiny any more; w lists {listed}")]);
+    }
+
+    /// M1: an engine that came back with another model was silent while a sibling served the model.
+    #[test]
+    fn a_worker_with_another_model_is_a_concern_and_a_fault_of_the_rank() {
+        let mut fleet = two_pools();
+        let board = LoadBoard::new();
+        let now = NanosSinceStart(1);
+        let name = Arc::clone(&fleet.workers[0].name);
+        fleet.ranks[0].losses.models = vec!["base".into()];
+        let found = lost_models(&fleet).unwrap();
+        let wanted = format!("{name} serves base, adapter, other in place of base; start it");
+        assert!(found.starts_with(&wanted), "{found}");
+        let load = board.rank(RankIndex(0)).unwrap();
+        let fault =
+            |fleet: &FleetSnapshot| rank_fault(load, &fleet.ranks[0], &fleet.workers[0], None, now);
+        assert!(fault(&fleet).unwrap().starts_with("its engine serves base no more; start it"));
+        fleet.workers[0].state = WorkerState::Down;
+        assert_eq!((lost_models(&fleet), fault(&fleet)), (None, None));
     }
 
     #[test]
@@ -436,6 +480,28 @@ mod tests {
         fleet.workers[0].state = WorkerState::Draining { answers: false, moves: false };
         assert_eq!(suspect_feeds(&fleet), None);
         assert_eq!(fault(&fleet.ranks[0], &fleet.workers[0]), None);
+    }
+
+    /// M1: a rank whose engine announces its KV events no more has no feed, and was silent.
+    #[test]
+    fn lost_kv_events_are_a_concern_and_a_fault_of_the_rank() {
+        let mut fleet = two_pools();
+        let counters = FeedCounters::default();
+        let feeds = FeedsView { counters: &counters, statuses: HashMap::new(), pools: Vec::new() };
+        assert_eq!(missing_feeds(&fleet, &feeds), None);
+        fleet.ranks[0].losses.kv_events = Some("tcp://h:9".into());
+        let name = Arc::clone(&fleet.workers[0].name);
+        let wanted = format!("1 of 1 ranks have no KV events: {name}");
+        assert_eq!(missing_feeds(&fleet, &feeds), Some(wanted));
+        let board = LoadBoard::new();
+        let load = board.rank(RankIndex(0)).unwrap();
+        let fault = |fleet: &FleetSnapshot| {
+            let now = NanosSinceStart(1);
+            rank_fault(load, &fleet.ranks[0], &fleet.workers[0], None, now)
+        };
+        assert!(fault(&fleet).unwrap().contains("--kv-events-config"), "{:?}", fault(&fleet));
+        fleet.workers[0].state = WorkerState::Down;
+        assert_eq!((missing_feeds(&fleet, &feeds), fault(&fleet)), (None, None));
     }
 
     /// M2: what an operator ordered is no fault: the router refuses, and is not degraded.

@@ -163,9 +163,11 @@ pub(crate) fn rank_fault(
 ) -> Option<String> {
     let is_up = state(worker.state) == "up";
     let of_requests = || request_fault(load, worker.api_key.is_some(), now);
-    let of_feed = || feed.and_then(feed_fault);
+    let of_feed = || rank.losses.kv_events_fault().or_else(|| feed.and_then(feed_fault));
     let of_endpoint = || rank.feed_suspicion.as_deref().map(suspicion_fault);
-    is_up.then(|| of_requests().or_else(of_feed).or_else(of_endpoint)).flatten()
+    let of_models = || rank.losses.models_fault();
+    let of_engine = || of_requests().or_else(of_models);
+    is_up.then(|| of_engine().or_else(of_feed).or_else(of_endpoint)).flatten()
 }
 
 /// Failures recorded against a rank: for which callers and models, and until when.

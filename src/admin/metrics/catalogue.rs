@@ -120,11 +120,12 @@ catalogue! {
         OVERLAP_ERROR_BLOCKS = Histogram "overlap_error_blocks" [] Labelled(scrape::overlap_errors);
     }
     "KV events" {
-        /// 1 while the rank's KV events are followed; left out for a rank without an endpoint.
+        /// 1 while the rank's KV events are followed; left out for a rank that never had events.
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"]
-            Ranks(|s, rank| {
-                s.feeds.status(rank)?;
-                s.fleet.fleet.rank(rank).map(|(rank, _)| rank.kv_feed_live.into())
+            Ranks(|s, index| {
+                let (rank, _) = s.fleet.fleet.rank(index)?;
+                let had_events = rank.losses.kv_events.is_some();
+                (had_events || s.feeds.status(index).is_some()).then(|| rank.kv_feed_live.into())
             });
         /// 1 while endpoints or batches show that a rank's KV events are another's or do not come.
         KV_FEED_SUSPECT = Gauge "kv_feed_suspect" ["worker", "dp_rank"]

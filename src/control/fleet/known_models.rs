@@ -6,7 +6,7 @@ use forebay_base::WorkerIndex;
 use forebay_config::{Config, WorkerConfig};
 use forebay_discovery::Listing;
 use forebay_fleet::worker::{ANY_MODEL, WorkerState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most model names of a fleet. Further names are left out, and logged.
@@ -21,9 +21,9 @@ pub(super) struct FleetModels {
     /// In the order of their indices. A name keeps its index without a worker.
     pub(super) names: Vec<Arc<str>>,
     pub(super) sole: SoleWorker,
-    /// Models that a worker has listed and lists no longer, with the last such worker. Adapters do
-    /// not count: they come and go while their engine runs.
-    pub(super) dropped: BTreeMap<Arc<str>, WorkerIndex>,
+    /// By worker: models that it has listed and lists no longer. Adapters do not count: they come
+    /// and go while their engine runs.
+    pub(super) dropped: BTreeMap<WorkerIndex, BTreeSet<Arc<str>>>,
     /// Workers of the process before that are not present yet, by `host:port`.
     pub(super) remembered: BTreeMap<String, RememberedWorker>,
 }

@@ -155,6 +155,8 @@ struct KnownRank {
     /// Block size in KV events; 0 before the first event.
     block_size_seen: u32,
     feed_live: bool,
+    /// Endpoint of KV events in the last description with events, if the engine announced it.
+    announced: Option<Arc<str>>,
     findings: FeedFindings,
     tiers: TierRanks,
 }
@@ -319,11 +321,7 @@ impl Fleet {
             self.ranks.push(KnownRank::new(worker, number));
             self.tier_numbers.set_rank_count(self.ranks.len());
         }
-        let is_fed = |rank: &DescribedRank| rank.events.is_some();
-        let fed: Vec<u32> =
-            description.ranks.iter().filter(|rank| is_fed(rank)).map(|rank| rank.number).collect();
-        let of_worker = self.ranks.iter_mut().filter(|known| known.worker == worker);
-        of_worker.filter(|known| !fed.contains(&known.number)).for_each(KnownRank::lose_feed);
+        self.take_events(worker, &description);
         if let Some(known) = self.workers.get_mut(worker.index()) {
             let names = description.model_names();
             left.models = self.models.place(&names, &mut known.models.brought);

@@ -357,8 +357,13 @@ fn a_model_is_dropped_until_a_worker_lists_it_or_its_worker_goes() {
     assert_eq!(dropped(&mut fleet), ["tiny"]);
     list(&mut fleet, 0, &["tiny"], Listing::Listed);
     assert_eq!(dropped(&mut fleet), ["alias"], "tiny is back");
+    let lost = |fleet: &mut Fleet| -> Vec<usize> {
+        fleet.snapshot().ranks.iter().map(|rank| rank.losses.models.len()).collect()
+    };
+    assert_eq!(lost(&mut fleet), [2, 1], "M1: a model that a sibling serves was a loss of none");
     fleet.remove(WorkerIndex(0));
-    assert_eq!(dropped(&mut fleet), [""; 0], "an operator removed the worker");
+    assert_eq!(dropped(&mut fleet), ["tiny"], "the second worker served it before");
+    assert_eq!(lost(&mut fleet), [0, 1], "an operator removed the worker");
     list(&mut fleet, 1, &["adapter"], Listing::Configured);
     assert_eq!(dropped(&mut fleet), [""; 0], "an operator wrote other models");
     list(&mut fleet, 1, &["other"], Listing::Listed);

@@ -1,6 +1,6 @@
 //! Workers that operators and sources take out, add and remove.
 
-use super::{Fleet, KnownRank, KnownWorker, OperatorOrder, PlaceError};
+use super::{Fleet, KnownWorker, OperatorOrder, PlaceError};
 use forebay_admin::WorkerDrain;
 use forebay_base::limits::WORKERS_MAX;
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
@@ -123,8 +123,11 @@ impl Fleet {
         known.texts.clear();
         known.registration = Registration::default();
         known.lose_engine();
-        self.models.dropped.retain(|_, by| *by != worker);
+        self.models.dropped.remove(&worker);
         let ranks = self.ranks.iter_mut().filter(|rank| rank.worker == worker);
-        ranks.for_each(KnownRank::lose_feed);
+        for rank in ranks {
+            rank.lose_feed();
+            rank.announced = None;
+        }
     }
 }

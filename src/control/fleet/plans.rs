@@ -4,7 +4,7 @@
 use super::feed_findings::FeedFindings;
 use super::{Fleet, KnownRank, KnownWorker};
 use forebay_base::{DpRank, RankIndex, WorkerIndex};
-use forebay_discovery::{DescribedRank, EventAnnouncement};
+use forebay_discovery::{DescribedRank, Description, EventAnnouncement};
 use forebay_fleet::worker::{ModelText, TierRanks};
 use forebay_kv_events::FeedNotice;
 use forebay_load::{LoadPlan, PlannedRank, ReportSource};
@@ -57,6 +57,7 @@ impl KnownRank {
             number,
             block_size_seen: 0,
             feed_live: false,
+            announced: None,
             findings: FeedFindings::default(),
             tiers: TierRanks::default(),
         }
@@ -73,18 +74,42 @@ impl KnownRank {
 
 impl Fleet {
     /// True while a feed should follow the rank: the last notice of an ended feed may come late.
-    fn is_fed(&self, rank: RankIndex) -> bool {
+    fn is_fed(&self, known: &KnownRank) -> bool {
         let find = || {
-            let known = self.ranks.get(rank.index())?;
             let description = self.workers.get(known.worker.index())?.description.as_ref()?;
             description.ranks.iter().find(|rank| rank.number == known.number)
         };
         find().is_some_and(|rank| rank.events.is_some())
     }
 
+    /// Endpoint of KV events that the engine announced before; `None` while the rank has events.
+    pub(super) fn lost_events<'a>(&self, known: &'a KnownRank) -> Option<&'a Arc<str>> {
+        known.announced.as_ref().filter(|_| !self.is_fed(known))
+    }
+
+    /// Takes the KV events of the ranks of a description.
+    pub(super) fn take_events(&mut self, worker: WorkerIndex, description: &Description) {
+        let settings = self.workers.get(worker.index()).map(|known| &known.configured);
+        let has_own_key = settings.is_some_and(|settings| settings.has_kv_events);
+        for known in self.ranks.iter_mut().filter(|known| known.worker == worker) {
+            let rank = description.ranks.iter().find(|rank| rank.number == known.number);
+            let events = rank.and_then(|rank| rank.events.as_ref());
+            if events.is_none() {
+                known.lose_feed();
+            }
+            match events {
+                // An operator who removes the key takes the events away.
+                Some(_) if has_own_key => known.announced = None,
+                Some(events) => known.announced = Some(events.endpoint.to_string().into()),
+                None if rank.is_none() => known.announced = None,
+                None => {}
+            }
+        }
+    }
+
     /// Takes the notice of a feed; true if it changed.
     pub(crate) fn set_feed(&mut self, notice: FeedNotice) -> bool {
-        let is_fed = self.is_fed(notice.rank);
+        let is_fed = self.ranks.get(notice.rank.index()).is_some_and(|known| self.is_fed(known));
         let Some(known) = self.ranks.get_mut(notice.rank.index()).filter(|_| is_fed) else {
             return false;
         };

@@ -76,28 +76,44 @@ impl Fleet {
         false
     }
 
-    /// Remembers the models that the worker listed before and does not list in `now`. Names of the
+    /// Remembers the models that the worker listed before and does not list in `now`, until the
+    /// worker lists them again, the configuration has its names, or the worker leaves. Names of the
     /// configuration do not count: its operator takes them away.
     pub(super) fn take_dropped(&mut self, worker: WorkerIndex, now: &Description) {
-        for model in &now.models {
-            self.models.dropped.remove(&model.name);
+        match now.listing {
+            Listing::Listed => {}
+            Listing::Configured | Listing::Any => {
+                self.models.dropped.remove(&worker);
+                return;
+            }
+            Listing::Nothing { .. } => return,
         }
+        let mut dropped = self.models.dropped.remove(&worker).unwrap_or_default();
+        dropped.retain(|name| now.served(name).is_none());
         let is_listed = |list: &&Description| list.listing == Listing::Listed;
         let before = self.workers.get(worker.index()).and_then(|known| known.description.as_ref());
-        let (Some(before), Listing::Listed) = (before.filter(is_listed), now.listing) else {
-            return;
-        };
-        for ServedModel { name, parent, .. } in &before.models {
+        for ServedModel { name, parent, .. } in
+            before.filter(is_listed).iter().flat_map(|b| &b.models)
+        {
             let has_place = self.models.names.contains(name);
             if parent.is_none() && has_place && now.served(name).is_none() {
-                self.models.dropped.insert(Arc::clone(name), worker);
+                dropped.insert(Arc::clone(name));
             }
+        }
+        if !dropped.is_empty() {
+            self.models.dropped.insert(worker, dropped);
         }
     }
 
-    /// The worker that served the model before, if the worker lists other models now.
+    /// A worker that served the model before and lists other models now.
     pub(crate) fn dropped_by(&self, name: &str) -> Option<WorkerIndex> {
-        self.models.dropped.get(name).copied()
+        let mut dropped = self.models.dropped.iter();
+        dropped.find(|(_, names)| names.contains(name)).map(|(worker, _)| *worker)
+    }
+
+    /// Models that the worker served before. The worker lists other models now.
+    pub(crate) fn dropped_models(&self, worker: WorkerIndex) -> Vec<Arc<str>> {
+        self.models.dropped.get(&worker).into_iter().flatten().cloned().collect()
     }
 
     /// Changes of the list since the last call.

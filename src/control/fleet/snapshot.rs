@@ -6,11 +6,11 @@ use forebay_config::Fallback;
 use forebay_discovery::{DescribedRank, Description, FoundText, KvSource, ServedModel};
 use forebay_fleet::worker::pools;
 use forebay_fleet::worker::{
-    ANY_MODEL, EngineLimits, EngineTexts, FleetSnapshot, KvTransfer, Model, ModelKind, ModelText,
-    PlacesLimit, Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
+    ANY_MODEL, EngineLimits, EngineLosses, EngineTexts, FleetSnapshot, KvTransfer, Model,
+    ModelKind, ModelText, PlacesLimit, Rank, Role, RoomLimits, Serving, SessionSeat, TierRanks,
 };
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct FoundWorker<'a> {
     pub(crate) texts: &'a BTreeMap<Arc<str>, FoundText>,
     /// The limit of its ranks; if they differ, the first rank's limit.
     pub(crate) places: PlacesLimit,
+    /// The engine of a rank announces KV events no more.
+    pub(crate) has_lost_events: bool,
 }
 
 impl FoundWorker<'_> {
@@ -89,7 +91,14 @@ impl Fleet {
     pub(crate) fn found(&self) -> impl Iterator<Item = (WorkerIndex, FoundWorker<'_>)> {
         let present = self.workers.iter().enumerate();
         let present = present.filter(|(_, known)| known.order != OperatorOrder::Gone);
-        present.filter_map(|(index, known)| {
+        let lost: BTreeSet<WorkerIndex> = self
+            .ranks
+            .iter()
+            .filter(|rank| self.lost_events(rank).is_some())
+            .map(|rank| rank.worker)
+            .collect();
+        present.filter_map(move |(index, known)| {
+            let worker = WorkerIndex::try_from_index(index)?;
             let description = known.description.as_ref();
             let first = description.and_then(|description| description.ranks.first());
             let running_max = first.and_then(|rank| rank.running_max).unwrap_or(0);
@@ -99,9 +108,18 @@ impl Fleet {
                 trouble: known.models.trouble.as_deref(),
                 texts: &known.texts,
                 places: self.places_limit(Some(known), description, running_max),
+                has_lost_events: lost.contains(&worker),
             };
-            Some((WorkerIndex::try_from_index(index)?, found))
+            Some((worker, found))
         })
+    }
+
+    /// What the engine of the rank had before.
+    fn losses(&self, known: &KnownRank) -> EngineLosses {
+        EngineLosses {
+            kv_events: self.lost_events(known).cloned(),
+            models: self.dropped_models(known.worker),
+        }
     }
 
     /// The current fleet, as a new generation, still without the access of clients.
@@ -156,6 +174,7 @@ impl Fleet {
             limit_source: places.source,
             kv_feed_live: known.feed_live,
             feed_suspicion: None,
+            losses: self.losses(known),
             role,
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             kv_flow: worker.and_then(|worker| worker.kv_flow(role)),

@@ -11,6 +11,8 @@ pub(super) struct WorkerSettings {
     pub(super) topology: Option<Arc<str>>,
     pub(super) kv_flow: Option<KvFlow>,
     pub(super) kv_pool: Option<Arc<str>>,
+    /// The configuration has the endpoints of KV events.
+    pub(super) has_kv_events: bool,
 }
 
 impl WorkerSettings {
@@ -21,6 +23,7 @@ impl WorkerSettings {
             topology: worker.topology.as_deref().map(Into::into),
             kv_flow: worker.kv_transfer.kv_flow,
             kv_pool: worker.kv_pool.as_deref().map(Into::into),
+            has_kv_events: !worker.kv_events.is_empty(),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::super::fleet::{
 };
 use forebay_base::WorkerIndex;
 use forebay_discovery::{FoundText, Listing};
+use forebay_fleet::worker::EngineLosses;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,11 +77,13 @@ pub(super) fn log_other_models(fleet: &Fleet, worker: WorkerIndex, before: &[Arc
         return;
     }
     let name = name_of(fleet, worker);
-    let is_dropped = before.iter().any(|model| fleet.dropped_by(model) == Some(worker));
+    let dropped = fleet.dropped_models(worker);
+    let is_dropped = before.iter().any(|model| dropped.contains(model));
     let before = named(before);
     let models = named(&now);
     if is_dropped {
-        warn!(worker = name, before, models, "worker serves other models now");
+        let help = EngineLosses::MODELS_HELP;
+        warn!(worker = name, before, models, help, "worker serves other models now");
     } else {
         info!(worker = name, before, models, "worker serves other models now");
     }

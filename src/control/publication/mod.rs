@@ -230,6 +230,7 @@ impl Publication {
         let lone = if reasons.is_empty() { forebay_admin::lone_legs(&self.fleet) } else { vec![] };
         let further = further.chain(odd).chain(lone).chain(unsaved);
         let further = further.chain(forebay_admin::locked_out(&self.fleet));
+        let further = further.chain(owners.reports.unserved_names());
         let fleet = owners.membership.fleet();
         let has_failed = |worker| fleet.trouble(worker).is_some();
         RouterReadiness::new(reasons, further, &self.fleet, has_failed, board, clock.now())

@@ -65,6 +65,11 @@ pub(super) struct ReportOutcome {
 }
 
 impl Reports {
+    /// The concern about names of the configuration with a model that no worker serves.
+    pub(super) fn unserved_names(&self) -> Option<String> {
+        self.alias_log.concern()
+    }
+
     pub(super) fn tick(
         &mut self,
         env: &Environment,

@@ -15,21 +15,34 @@ const NAMES_MAX: usize = 4;
 /// Workers that the log has reported.
 #[derive(Debug, Default)]
 pub(super) struct ReportedWorkers {
-    /// By worker: true if the worker had answered.
-    had_answered: HashMap<WorkerIndex, bool>,
+    by_worker: HashMap<WorkerIndex, ReportedState>,
+}
+
+/// State of a worker in its last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReportedState {
+    has_answered: bool,
+    has_lost_events: bool,
 }
 
 impl ReportedWorkers {
-    /// Logs workers that are not reported yet, and workers that have answered since. Without
+    /// Logs workers that are not reported yet, and workers that have answered since, or have lost
+    /// their KV events. Without
     /// `for_kv`, missing parts of policy `kv` are left out.
     pub(super) fn log_new(&mut self, fleet: &Fleet, for_kv: bool) {
         let new: Vec<_> =
             fleet.found().filter(|(index, worker)| self.is_new(*index, worker)).collect();
+        for (index, worker) in fleet.found().filter(|(_, worker)| !worker.has_lost_events) {
+            // A later loss is another loss.
+            if let Some(reported) = self.by_worker.get_mut(&index) {
+                reported.has_lost_events = worker.has_lost_events;
+            }
+        }
         if new.is_empty() {
             return;
         }
-        let answers = new.iter().map(|(index, worker)| (*index, worker.has_answered()));
-        self.had_answered.extend(answers);
+        let now = new.iter().map(|(index, worker)| (*index, ReportedState::of(worker)));
+        self.by_worker.extend(now);
         for line in report(new.into_iter().map(|(_, worker)| worker), for_kv) {
             match line.help {
                 None => info!(workers = line.workers, found = line.found, "workers found"),
@@ -47,14 +60,24 @@ impl ReportedWorkers {
 
     /// A worker is reported once its first check has ended.
     fn is_new(&self, index: WorkerIndex, worker: &FoundWorker<'_>) -> bool {
-        match self.had_answered.get(&index) {
+        let now = ReportedState::of(worker);
+        match self.by_worker.get(&index) {
             None => worker.description.is_some() || worker.trouble.is_some(),
-            Some(had_answered) => worker.has_answered() && !had_answered,
+            Some(before) => {
+                now.has_answered && !before.has_answered
+                    || now.has_lost_events && !before.has_lost_events
+            }
         }
     }
 
     pub(super) fn forget(&mut self, worker: WorkerIndex) {
-        self.had_answered.remove(&worker);
+        self.by_worker.remove(&worker);
+    }
+}
+
+impl ReportedState {
+    fn of(worker: &FoundWorker<'_>) -> Self {
+        Self { has_answered: worker.has_answered(), has_lost_events: worker.has_lost_events }
     }
 }
 
@@ -73,7 +96,7 @@ struct ReportLine {
 fn report<'a>(workers: impl Iterator<Item = FoundWorker<'a>>, for_kv: bool) -> Vec<ReportLine> {
     let mut kinds = BTreeMap::<String, Vec<&str>>::new();
     let mut missing = BTreeMap::<MissingFeature, Vec<&str>>::new();
-    for FoundWorker { name, description, trouble, texts, places } in workers {
+    for FoundWorker { name, description, trouble, texts, places, .. } in workers {
         let Some(description) = description else {
             missing.entry(undescribed(trouble)).or_default().push(name);
             continue;
@@ -158,6 +181,7 @@ mod tests {
             trouble: None,
             texts: &texts,
             places: PlacesLimit { places_max: 32, source: LimitSource::Declared },
+            has_lost_events: false,
         });
         report(found, for_kv)
     }
@@ -200,16 +224,26 @@ mod tests {
         let places = PlacesLimit { places_max: 32, source: LimitSource::Declared };
         let index = WorkerIndex::try_from_index(0).unwrap();
         let mut reported = ReportedWorkers::default();
-        let mut found =
-            FoundWorker { name: "w", description: None, trouble: None, texts: &texts, places };
+        let mut found = FoundWorker {
+            name: "w",
+            description: None,
+            trouble: None,
+            texts: &texts,
+            places,
+            has_lost_events: false,
+        };
         assert!(!reported.is_new(index, &found), "no check has ended");
         found.trouble = Some("/v1/models: Connection refused");
         assert!(reported.is_new(index, &found));
-        reported.had_answered.insert(index, false);
+        reported.by_worker.insert(index, ReportedState::of(&found));
         assert!(!reported.is_new(index, &found), "once");
         let described = worker(1, &DescribedRank::default());
         found.description = Some(&described);
         assert!(reported.is_new(index, &found), "it answers now");
+        reported.by_worker.insert(index, ReportedState::of(&found));
+        assert!(!reported.is_new(index, &found));
+        found.has_lost_events = true;
+        assert!(reported.is_new(index, &found), "its KV events are lost");
     }
 
     /// M1: an engine that refuses the key runs, so no help is to start it.

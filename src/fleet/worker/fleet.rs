@@ -1,6 +1,7 @@
 //! The fleet as an immutable snapshot: workers, ranks, models and pools. The control plane
 //! publishes a snapshot per change.
 
+use super::EngineLosses;
 use super::FeedSuspicion;
 use super::KvTransfer;
 use super::Leg;
@@ -196,6 +197,7 @@ pub struct Rank {
     pub kv_feed_live: bool,
     /// The followed events may belong to another rank.
     pub feed_suspicion: Option<Arc<FeedSuspicion>>,
+    pub losses: EngineLosses,
     pub role: Role,
     /// KV transfer mode of a prefill rank; `None` while unknown. Without a mode the rank gets no
     /// legs.

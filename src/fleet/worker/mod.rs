@@ -1,6 +1,7 @@
 //! The fleet snapshot: workers, ranks, models, pools and sessions, and the rules that read nothing
 //! else.
 
+mod engine_losses;
 mod feed_suspicion;
 mod fleet;
 mod generation;
@@ -16,6 +17,7 @@ mod session;
 #[cfg(any(test, feature = "test_support"))]
 pub mod test_support;
 
+pub use engine_losses::EngineLosses;
 pub use feed_suspicion::{EventSocket, FeedSuspicion, OtherFeed, SuspicionSign};
 pub use fleet::{Dialect, FleetSnapshot, Pool, Rank, Serving, TierRanks, Worker, WorkerState};
 pub use generation::WorkerGeneration;

@@ -1,6 +1,7 @@
 //! Fixtures for tests of several modules.
 
 use super::Dialect;
+use super::EngineLosses;
 use super::EventSocket;
 use super::FeedSuspicion;
 use super::FleetSnapshot;
@@ -67,6 +68,7 @@ pub fn rank(worker: u16) -> Rank {
         kv_block_count: 0,
         kv_feed_live: false,
         feed_suspicion: None,
+        losses: EngineLosses::default(),
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,

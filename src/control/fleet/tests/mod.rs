@@ -144,6 +144,42 @@ fn a_rank_without_a_feed_has_no_tiers() {
     }
 }
 
+/// M1: an engine that came back without its KV events lost its series, and had no fault. Events
+/// that the configuration gave are taken away by the configuration.
+#[test]
+fn an_engine_that_announces_its_kv_events_no_more_has_lost_them() {
+    let model = r#"{"data":[{"id":"m"}]}"#;
+    for has_own_key in [false, true] {
+        let mut tested = config(&["http://a:1"]);
+        if has_own_key {
+            tested.workers[0].kv_events = vec!["tcp://a:1".to_owned()];
+        }
+        let mut fleet = Fleet::new(&Arc::new(tested), SEED);
+        let mut lost = |described: Option<Description>| {
+            match described {
+                Some(described) => {
+                    fleet.describe(WorkerIndex(0), ADDRESS, described, BTreeMap::new());
+                }
+                None => fleet.remove(WorkerIndex(0)),
+            }
+            let fault = fleet.snapshot().ranks[0].losses.kv_events_fault();
+            let reported = fleet.found().next().is_some_and(|(_, found)| found.has_lost_events);
+            assert_eq!(reported, fault.is_some());
+            fault
+        };
+        let bare = || Some(description(model, 1, 16));
+        assert_eq!(lost(bare()), None, "a worker that never had events");
+        assert_eq!(lost(Some(fed(description(model, 1, 16)))), None);
+        let fault = lost(bare());
+        assert_eq!(fault.is_none(), has_own_key, "{fault:?}");
+        assert!(fault.is_none_or(|fault| fault.contains("announced tcp://a:1 before")));
+        assert_eq!(lost(bare()).is_none(), has_own_key, "it stays");
+        assert_eq!(lost(Some(fed(description(model, 1, 16)))), None, "the events are back");
+        assert_eq!(lost(bare()).is_none(), has_own_key, "again");
+        assert_eq!(lost(None), None, "the worker left");
+    }
+}
+
 /// Issue 35, F7: the worker that answered first gave the card.
 #[test]
 fn the_card_of_a_model_is_that_of_its_shortest_context() {
