@@ -98,7 +98,7 @@ impl Fleet {
                 known.lose_feed();
             }
             match events {
-                // An operator who removes the key takes the events away.
+                // A removal of the key by an operator is no loss.
                 Some(_) if has_own_key => known.announced = None,
                 Some(events) => known.announced = Some(events.endpoint.to_string().into()),
                 None if rank.is_none() => known.announced = None,

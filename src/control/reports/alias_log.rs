@@ -98,8 +98,8 @@ impl NamedModel {
                 to,
                 help =
                     "correct `to`, or start a worker of that model; GET /v1/models has the names",
-                "no worker serves a model behind a name of `[[model]]`: its share goes to the other \
-                 models of the name"
+                "no worker serves a model behind a name of `[[model]]`: its share goes to \
+                 the other models of the name"
             ),
             Self::Alias { name, to } => warn!(
                 name,

@@ -1,10 +1,6 @@
 //! The fleet as an immutable snapshot: workers, ranks, models and pools. The control plane
 //! publishes a snapshot per change.
 
-use super::EngineLosses;
-use super::FeedSuspicion;
-use super::KvTransfer;
-use super::Leg;
 use super::LimitSource;
 use super::NoteSink;
 use super::Role;
@@ -12,6 +8,8 @@ use super::RoomLimits;
 use super::SessionSeat;
 use super::WorkerGeneration;
 use super::model::{ANY_MODEL, Model};
+use super::{EngineLosses, FeedSuspicion};
+use super::{KvTransfer, Leg};
 use crate::tenant::Tenants;
 use crate::trust::ModelTrusts;
 use forebay_base::limits::RANKS_MAX;
