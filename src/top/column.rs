@@ -1,7 +1,8 @@
 //! The columns of the fleet: text and sort order of each.
 
-use crate::figures::{count, percent, rate, seconds, span};
+use crate::figures::{count, percent, rate, span};
 use crate::row::RankRow;
+use forebay_base::shown_seconds;
 use std::cmp::Ordering;
 
 /// A column. `width`: room for the name and the sort mark. `drop_first`: a narrow terminal drops
@@ -80,7 +81,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     figure!("kv", 4, 5, kv_usage, percent),
     figure!("cache", 6, 3, cache_fill, percent),
     figure!("req/s", 6, 7, ended_per_s, rate),
-    figure!("ttft avg", 9, 10, ttft_mean_s, seconds),
+    figure!("ttft avg", 9, 10, ttft_mean_s, shown_seconds),
     Column {
         name: "events",
         width: 10,

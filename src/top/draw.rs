@@ -2,9 +2,10 @@
 
 use crate::app::{App, Mode, SeenEvent, StreamLink};
 use crate::column::{COLUMNS, Column, NAME_WIDTHS, STATE_COLUMN, fitting};
-use crate::figures::{TenantRates, count, percent, rate, seconds, span};
+use crate::figures::{TenantRates, count, percent, rate, span};
 use crate::row::{RankRow, RowState};
 use crate::snapshot::Condition;
+use forebay_base::shown_seconds;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -138,11 +139,11 @@ impl App {
             "{} answered/s  TTFT p50 {} p99 {}{no_stream}  {in_flight} in flight  {} queued, \
              {} end/s, p99 {}  {} refused/s  {} in cache  {} ranks",
             rate(figures.answered_per_s),
-            seconds(figures.ttft_p50_s),
-            seconds(figures.ttft_p99_s),
+            shown_seconds(figures.ttft_p50_s),
+            shown_seconds(figures.ttft_p99_s),
             view.queue.waiting,
             rate(view.queue.drained_per_s),
-            seconds(figures.queue_p99_s),
+            shown_seconds(figures.queue_p99_s),
             rate(figures.refused_per_s),
             percent(figures.cached_share),
             view.rows.iter().filter(|row| row.names.has_rank).count(),

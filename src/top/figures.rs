@@ -286,18 +286,6 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0))
 }
 
-/// Formats a time in at most six characters.
-#[must_use]
-pub fn seconds(value: Option<f64>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(value) if value >= 10.0 => format!("{value:.0} s"),
-        Some(value) if value >= 1.0 => format!("{value:.1} s"),
-        Some(value) if value >= 1e-3 => format!("{:.0} ms", value * 1e3),
-        Some(value) => format!("{:.0} us", value * 1e6),
-    }
-}
-
 /// Formats a duration in its two largest units.
 pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / 1_000;

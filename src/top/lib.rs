@@ -18,7 +18,6 @@ mod tests;
 
 pub use app::{App, PressResult, StreamLink, TopKey};
 pub use draw::text;
-pub use figures::seconds;
 pub use snapshot::Snapshot;
 pub use stream::{LineReader, TooLong};
 pub use terminal::{TerminalGuard, keys};

@@ -4,7 +4,7 @@ use super::answer_text::{count, is_set, json, line, list, table, unwritten, word
 use crate::cli::process::{finish, run_local};
 use crate::cli::router_client::RouterArgs;
 use clap::Args;
-use forebay_top::seconds;
+use forebay_base::shown_seconds;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ fn row(worker: &Value) -> Vec<String> {
         count(worker, "in_flight").to_string(),
         limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string()),
         waiting.sum::<u64>().to_string(),
-        seconds(ttft_mean_s(ranks)),
+        shown_seconds(ttft_mean_s(ranks)),
         words(worker, "models"),
         why(worker),
     ]
