@@ -71,8 +71,11 @@ fn one_engine_by_two_spellings_has_the_limit_of_one() {
         assert_eq!((answer.status, answer.field("x-forebay-worker")), (200, Some(&**used)));
     }
     assert_eq!(engine.in_flight_peak(), 1);
-    for host in ["[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "LOCALHOST", "localhost."] {
+    for host in ["[::ffff:127.0.0.1]", "LOCALHOST", "localhost."] {
         assert_eq!(add(&router, &format!("http://{host}:{port}")), 409, "{host}");
+    }
+    for host in ["2130706433", "0x7f.1"] {
+        assert_eq!(add(&router, &format!("http://{host}:{port}")), 400, "{host}");
     }
 }
 
@@ -83,7 +86,7 @@ fn an_engine_keeps_its_limit_when_its_other_name_takes_over() {
     let port = gate.worker.address.port();
     let mut config = config(&[]);
     config.workers =
-        ["127.0.0.1", "2130706433"].map(|host| at(format!("http://{host}:{port}"))).into();
+        ["127.0.0.1", "[::ffff:127.0.0.1]"].map(|host| at(format!("http://{host}:{port}"))).into();
     config.flow.rank_concurrency_max = Some(2);
     config.flow.queue.mode = QueueMode::Pool;
     let router = router(config);
@@ -93,8 +96,8 @@ fn an_engine_keeps_its_limit_when_its_other_name_takes_over() {
         client
     };
     until("a single name is used", || {
-        let hosts =
-            ["127.0.0.1", "2130706433"].map(|host| state(&router, &format!("{host}:{port}")));
+        let hosts = ["127.0.0.1", "[::ffff:127.0.0.1]"]
+            .map(|host| state(&router, &format!("{host}:{port}")));
         hosts == ["up", "unused"]
     });
     let first = [(); 2].map(|()| asking());
@@ -103,7 +106,9 @@ fn an_engine_keeps_its_limit_when_its_other_name_takes_over() {
     let order = format!("DELETE /workers/127.0.0.1:{port} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     client.send(order.as_bytes());
     assert_eq!(client.reply().status, 202);
-    until("the other name is used", || state(&router, &format!("2130706433:{port}")) == "up");
+    until("the other name is used", || {
+        state(&router, &format!("[::ffff:127.0.0.1]:{port}")) == "up"
+    });
     let second = [(); 2].map(|()| asking());
     until("both wait", || metric(&router, "forebay_queue_depth") == 2.0);
     gate.holds(2);
