@@ -192,9 +192,7 @@ impl<'a> Cursor<'a> {
     pub fn pass(&mut self, written: &[u8]) -> bool {
         let rest = self.text.as_bytes().get(self.at..);
         let is_next = rest.is_some_and(|rest| rest.starts_with(written));
-        if is_next {
-            self.at += written.len();
-        }
+        self.at += if is_next { written.len() } else { 0 };
         is_next
     }
 
