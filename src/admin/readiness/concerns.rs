@@ -1,4 +1,4 @@
-//! Readiness of the router: ready, refusing by order, degraded, or not ready, with the reasons.
+//! Concerns of the fleet: what is wrong while the router serves, each with its names.
 
 use crate::calls::prompt_faults::prompt_fault;
 use crate::calls::rank_faults::{RankTrouble, feed_fault, has_failed_requests};
@@ -8,129 +8,8 @@ use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
 use forebay_board::LoadBoard;
 use forebay_fleet::worker::{EngineLosses, FleetSnapshot, Model, ModelKind, WorkerState, pools};
-use forebay_tls::Acceptor;
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
-
-/// Whether the router serves, and how well.
-#[derive(Debug, Default)]
-pub struct RouterReadiness {
-    /// Why the router serves no requests; empty if it does.
-    pub reasons: Vec<String>,
-    /// Faults with which the router serves on, each with the names of its workers or models.
-    pub concerns: Vec<String>,
-    /// Refusals that an operator ordered. An order is no fault.
-    pub orders: Vec<String>,
-    /// Certificates of the ports for clients and of the admin API, with their ends.
-    pub certificates: Vec<PortCertificate>,
-}
-
-/// A certificate of a port. A handshake shows the names to each client.
-#[derive(Clone, Debug)]
-pub struct PortCertificate {
-    /// Key of the port: `listen` or `admin`.
-    pub port: &'static str,
-    pub names: Vec<String>,
-    /// Since 1970; `None`: the date cannot be parsed.
-    pub begins_at: Option<Duration>,
-    /// Since 1970, as `begins_at`.
-    pub expires_at: Option<Duration>,
-}
-
-impl PortCertificate {
-    /// The certificates of a port.
-    pub fn of(port: &'static str, acceptor: Option<&Acceptor>) -> impl Iterator<Item = Self> {
-        let served = acceptor.map_or(&[][..], Acceptor::certificates);
-        served.iter().map(move |served| Self {
-            port,
-            names: served.names.clone(),
-            begins_at: served.begins_at,
-            expires_at: served.expires_at,
-        })
-    }
-
-    fn shown(&self) -> Value {
-        let Self { port, names, begins_at, expires_at } = self;
-        json!({
-            "port": port,
-            "names": names,
-            "begins_timestamp_seconds": begins_at.map(|at| at.as_secs()),
-            "expires_timestamp_seconds": expires_at.map(|at| at.as_secs()),
-        })
-    }
-}
-
-impl RouterReadiness {
-    /// With the concerns of the fleet, which are workers that are not up, models without capacity
-    /// and open rejection windows, and `further` concerns. Windows that an operator opened are
-    /// orders. `has_failed`: a check of the worker has failed.
-    #[must_use]
-    pub fn new(
-        reasons: Vec<String>,
-        further: impl IntoIterator<Item = String>,
-        fleet: &FleetSnapshot,
-        has_failed: impl Fn(WorkerIndex) -> bool,
-        board: &LoadBoard,
-        now: NanosSinceStart,
-    ) -> Self {
-        let windows = board.windows();
-        let is_hand = |pool| windows.open_by_hand_until(pool, now).is_some();
-        let of_queues = |pool| windows.open_until(pool, now).is_some() && !is_hand(pool);
-        let orders =
-            open_windows(fleet, is_hand).map(|pools| format!("an operator opened the {pools}"));
-        let of_queues = open_windows(fleet, of_queues).map(|pools| format!("open {pools}"));
-        let missing = missing_workers(fleet, has_failed);
-        let concerns = missing.into_iter().chain(dropped_models(fleet)).chain(lost_models(fleet));
-        let concerns = concerns.chain(paused_models(fleet, board));
-        let concerns = concerns.chain(troubled_ranks(fleet, board, now)).chain(of_queues);
-        let concerns = concerns.chain(further).collect();
-        let orders = orders.into_iter().collect();
-        Self { reasons, concerns, orders, certificates: Vec::new() }
-    }
-
-    /// Adds the certificates of the ports. A certificate that is not valid yet, has expired or
-    /// expires soon is a concern.
-    /// `now` counts since 1970.
-    #[must_use]
-    pub fn with_certificates(mut self, certificates: Vec<PortCertificate>, now: Duration) -> Self {
-        self.concerns.extend(certificates.iter().filter_map(|one| invalidity(one, now)));
-        self.certificates = certificates;
-        self
-    }
-
-    /// The certificates, for `/readyz` and the live page.
-    pub(crate) fn shown_certificates(&self) -> Value {
-        self.certificates.iter().map(PortCertificate::shown).collect()
-    }
-
-    /// The state in a word: the live page and `forebay top` have the same words.
-    pub(crate) fn state(&self) -> &'static str {
-        let Self { reasons, concerns, orders, .. } = self;
-        match (reasons.is_empty(), concerns.is_empty(), orders.is_empty()) {
-            (false, _, _) => "not ready",
-            (true, false, _) => "degraded",
-            (true, true, false) => "refusing",
-            (true, true, true) => "ready",
-        }
-    }
-
-    /// Body of `GET /readyz`.
-    pub(crate) fn shown(&self) -> Value {
-        let Self { reasons, concerns, orders, .. } = self;
-        let certificates = self.shown_certificates();
-        let ready = reasons.is_empty();
-        json!({
-            "ready": ready,
-            "state": self.state(),
-            "reasons": reasons,
-            "concerns": concerns,
-            "orders": orders,
-            "certificates": certificates,
-        })
-    }
-}
 
 /// Workers or models that a concern names; it counts further ones.
 const NAMES_MAX: usize = 3;
@@ -147,7 +26,7 @@ fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 
 /// Workers that should serve and do not. A worker that an operator drains is no fault, and a worker
 /// has no state before its first check has ended.
-fn missing_workers(
+pub(super) fn missing_workers(
     fleet: &FleetSnapshot,
     has_failed: impl Fn(WorkerIndex) -> bool,
 ) -> Option<String> {
@@ -168,7 +47,7 @@ fn missing_workers(
 }
 
 /// Models without a worker, and the workers that served them and list other models now.
-fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
+pub(super) fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
     let dropped = fleet.models.iter().filter_map(|model| match model.kind {
         ModelKind::Dropped(by) => Some((&*model.name, by)),
         _ => None,
@@ -188,7 +67,7 @@ fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
 }
 
 /// Workers that are up and serve other models than before, while other workers serve the models.
-fn lost_models(fleet: &FleetSnapshot) -> Option<String> {
+pub(super) fn lost_models(fleet: &FleetSnapshot) -> Option<String> {
     let is_served =
         |name: &str| fleet.models.iter().any(|model| &*model.name == name && model.is_known());
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
@@ -207,7 +86,7 @@ fn lost_models(fleet: &FleetSnapshot) -> Option<String> {
 
 /// Models of which each rank is paused, though its worker is up: ejected, paused for failures, or
 /// of an engine that sleeps. Their requests wait, or go to ranks that fail them.
-fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
+pub(super) fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
     let is_up = |rank: &&RankIndex| {
         fleet.rank(**rank).is_some_and(|(_, worker)| worker.state == WorkerState::Up)
     };
@@ -228,7 +107,11 @@ fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<String> {
 
 /// Ranks of workers that are up, on which requests fail. Paused ranks take capacity although the
 /// model has further ranks.
-fn troubled_ranks(fleet: &FleetSnapshot, board: &LoadBoard, now: NanosSinceStart) -> Vec<String> {
+pub(super) fn troubled_ranks(
+    fleet: &FleetSnapshot,
+    board: &LoadBoard,
+    now: NanosSinceStart,
+) -> Vec<String> {
     let lost = ranks_of_failing_models(fleet, board);
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
     let troubles = up.filter_map(|(index, _, worker)| {
@@ -331,30 +214,11 @@ pub fn locked_out(fleet: &FleetSnapshot) -> Option<String> {
     Some(format!("`api_keys` {} holds no key: all requests get 401", file.display()))
 }
 
-/// Days before the end of a certificate in which it is a concern.
-const CERTIFICATE_DAYS: u64 = 14;
-const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
-
-/// A certificate that is not valid yet, has expired or expires soon, with its port and its first
-/// name.
-fn invalidity(certificate: &PortCertificate, now: Duration) -> Option<String> {
-    let PortCertificate { port, names, begins_at, expires_at } = certificate;
-    let name = names.first().map_or_else(String::new, |name| format!(" for {name}"));
-    let of = format!("the certificate of `{port}`{name}");
-    let until_valid = begins_at.map(|at| at.saturating_sub(now)).unwrap_or_default();
-    if !until_valid.is_zero() {
-        let hours = until_valid.as_secs().div_ceil(SECONDS_PER_DAY / 24);
-        return Some(format!("{of} is valid only in {hours} hours"));
-    }
-    let Some(left) = expires_at.as_ref()?.checked_sub(now) else {
-        return Some(format!("{of} has expired"));
-    };
-    let days = left.as_secs() / SECONDS_PER_DAY;
-    (days < CERTIFICATE_DAYS).then(|| format!("{of} expires in {days} days"))
-}
-
 /// Open rejection windows, with their models.
-fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> Option<String> {
+pub(super) fn open_windows(
+    fleet: &FleetSnapshot,
+    is_open: impl Fn(PoolIndex) -> bool,
+) -> Option<String> {
     let open: Vec<_> =
         fleet.used_pools().map(|(pool, _)| pool).filter(|pool| is_open(*pool)).collect();
     let count = open.len();
@@ -368,41 +232,15 @@ fn open_windows(fleet: &FleetSnapshot, is_open: impl Fn(PoolIndex) -> bool) -> O
 mod tests {
     use super::*;
     use crate::calls::workers::rank_fault;
+    use crate::readiness::RouterReadiness;
     use forebay_base::ModelIndex;
-    use forebay_board::WindowOrigin;
     use forebay_board::{BreakerRules, EjectReason, FailureScope, FailureWeight, RankFailure};
     use forebay_fleet::worker::test_support::{self, suspicion, two_pools};
     use forebay_fleet::worker::{Rank, Requester, RoomLimits, Worker};
     use forebay_kv_events::FeedCounters;
     use std::collections::HashMap;
     use std::sync::Arc;
-
-    #[test]
-    fn a_certificate_is_a_concern_for_two_weeks() {
-        let day = |days: u64| Duration::from_secs(days * SECONDS_PER_DAY);
-        let readiness = |days: u64| {
-            let names = vec!["a.example".to_owned()];
-            let begins_at = Some(day(90));
-            let expires_at = Some(day(days));
-            let one = PortCertificate { port: "admin", names, begins_at, expires_at };
-            RouterReadiness::default().with_certificates(vec![one], day(100))
-        };
-        assert_eq!(readiness(114).concerns, Vec::<String>::new());
-        let certificate = &readiness(114).shown()["certificates"][0];
-        assert_eq!(certificate["expires_timestamp_seconds"], 114 * SECONDS_PER_DAY);
-        assert_eq!(
-            (&certificate["port"], &certificate["names"][0]),
-            (&"admin".into(), &"a.example".into())
-        );
-        let of = "the certificate of `admin` for a.example";
-        assert_eq!(readiness(113).concerns, [format!("{of} expires in 13 days")]);
-        assert_eq!(readiness(99).concerns, [format!("{of} has expired")]);
-        assert_eq!(certificate["begins_timestamp_seconds"], 90 * SECONDS_PER_DAY);
-        // N7: only the check and the start warned.
-        let one = readiness(200).certificates;
-        let early = RouterReadiness::default().with_certificates(one, day(89));
-        assert_eq!(early.concerns, [format!("{of} is valid only in 24 hours")]);
-    }
+    use std::time::Duration;
 
     /// N7: engines that came back with another model raised no concern.
     #[test]
@@ -435,26 +273,6 @@ mod tests {
         assert!(fault(&fleet).unwrap().starts_with("its engine serves base no more; start it"));
         fleet.workers[0].state = WorkerState::Down;
         assert_eq!((lost_models(&fleet), fault(&fleet)), (None, None));
-    }
-
-    #[test]
-    fn a_window_and_a_worker_that_is_down_are_concerns() {
-        let now = NanosSinceStart(1);
-        let mut fleet = two_pools();
-        let board = LoadBoard::new();
-        let concerns = |fleet: &FleetSnapshot| {
-            RouterReadiness::new(Vec::new(), None, fleet, |_| false, &board, now).concerns
-        };
-        assert_eq!(concerns(&fleet), Vec::<String>::new());
-        board.windows().open(PoolIndex(0), WindowOrigin::Here, now, NanosSinceStart(9));
-        assert_eq!(concerns(&fleet), ["open rejection window of 1 of 2 pools: base, adapter"]);
-        let all = fleet.workers.len();
-        fleet.workers[0].state = WorkerState::Down;
-        let name = &fleet.workers[0].name;
-        let wanted = format!("1 of {all} workers not up: {name}");
-        assert_eq!(concerns(&fleet)[0], wanted);
-        fleet.workers[0].state = WorkerState::Draining { answers: true, moves: false };
-        assert_eq!(concerns(&fleet).len(), 1);
     }
 
     /// Issue 39: suspect KV events were a line of the log alone. A drained worker is no concern.
@@ -502,34 +320,6 @@ mod tests {
         assert!(fault(&fleet).unwrap().contains("--kv-events-config"), "{:?}", fault(&fleet));
         fleet.workers[0].state = WorkerState::Down;
         assert_eq!((missing_feeds(&fleet, &feeds), fault(&fleet)), (None, None));
-    }
-
-    /// M2: what an operator ordered is no fault: the router refuses, and is not degraded.
-    #[test]
-    fn a_window_by_hand_is_an_order() {
-        let now = NanosSinceStart(1);
-        let fleet = two_pools();
-        let board = LoadBoard::new();
-        let shown = |reasons: &[&str], further: Option<&str>| {
-            let reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
-            let further = further.map(str::to_owned);
-            RouterReadiness::new(reasons, further, &fleet, |_| false, &board, now).shown()
-        };
-        assert_eq!(shown(&[], None)["state"], "ready");
-        board.windows().open(PoolIndex(0), WindowOrigin::Hand, now, NanosSinceStart(9));
-        // Of another router of the group: of the same pool, a window of an operator comes first.
-        board.windows().open(PoolIndex(0), WindowOrigin::Elsewhere, now, NanosSinceStart(9));
-        let hand = shown(&[], None);
-        let order = "an operator opened the rejection window of 1 of 2 pools: base, adapter";
-        assert_eq!((&hand["state"], &hand["orders"]), (&json!("refusing"), &json!([order])));
-        assert_eq!((&hand["ready"], &hand["concerns"]), (&json!(true), &json!([])));
-        assert_eq!(shown(&[], Some("a peer is lost"))["state"], "degraded");
-        assert_eq!(shown(&["drains"], None)["state"], "not ready");
-        board.windows().close(PoolIndex(0), WindowOrigin::Hand, now);
-        assert_eq!(shown(&[], None)["state"], "degraded", "the other router has no room");
-        board.windows().close(PoolIndex(0), WindowOrigin::Elsewhere, now);
-        board.windows().open(PoolIndex(0), WindowOrigin::HandElsewhere, now, NanosSinceStart(9));
-        assert_eq!(shown(&[], None), hand, "an operator of another router");
     }
 
     /// M1: for ten seconds, engines that refused each request were no concern. A rank with a
