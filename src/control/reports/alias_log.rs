@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(lacks(&mut fleet, true), 0, "it is served");
     }
 
-    /// M1: the share of a split name went to the other model, and the log said 404.
+    /// M1: the share of a split name went to the other model. The line of the log named a 404.
     #[test]
     fn a_share_without_a_worker_is_a_concern_with_its_end() {
         let table =
