@@ -69,7 +69,7 @@ fn scene(words: &str) -> Scene {
             limit_source: LimitSource::Declared,
             kv_feed_live: false,
             feed_suspicion: None,
-            losses: forebay_fleet::worker::EngineLosses::default(),
+            losses: None,
             role,
             kv_transfer: (role == Role::Prefill).then_some(kv_transfer),
             kv_flow: None,

@@ -120,7 +120,7 @@ pub(crate) fn fleet(
         limit_source: places(rank, plan, config).source,
         kv_feed_live: true,
         feed_suspicion: None,
-        losses: forebay_fleet::worker::EngineLosses::default(),
+        losses: None,
         role: role(plan, rank),
         kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         kv_flow: None,

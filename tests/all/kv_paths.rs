@@ -245,7 +245,7 @@ pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
         limit_source: LimitSource::Declared,
         kv_feed_live: true,
         feed_suspicion: None,
-        losses: forebay::worker::EngineLosses::default(),
+        losses: None,
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,

@@ -123,7 +123,7 @@ fn rank(index: u16) -> Rank {
         kv_transfer: None,
         kv_flow: None,
         feed_suspicion: None,
-        losses: forebay_fleet::worker::EngineLosses::default(),
+        losses: None,
         topology: None,
         room: RoomLimits {
             places_max: 256,

@@ -8,7 +8,7 @@ use crate::sources::{FleetView, KvPoolView, WorkerSource, WorkerSources};
 use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_board::account::TtftMean;
 use forebay_board::{EjectReason, HeldFailures, LoadReports, RankLoad};
-use forebay_fleet::worker::{FleetSnapshot, Rank, Worker, WorkerState};
+use forebay_fleet::worker::{EngineLosses, FleetSnapshot, Rank, Worker, WorkerState};
 use forebay_kv_events::{FeedStatus, TextFit};
 use forebay_load::ReportSource;
 use serde_json::{Value, json};
@@ -163,9 +163,11 @@ pub(crate) fn rank_fault(
 ) -> Option<String> {
     let is_up = state(worker.state) == "up";
     let of_requests = || request_fault(load, worker.api_key.is_some(), now);
-    let of_feed = || rank.losses.kv_events_fault().or_else(|| feed.and_then(feed_fault));
+    let losses = rank.losses.as_deref();
+    let of_lost_events = || losses.and_then(EngineLosses::kv_events_fault);
+    let of_feed = || of_lost_events().or_else(|| feed.and_then(feed_fault));
     let of_endpoint = || rank.feed_suspicion.as_deref().map(suspicion_fault);
-    let of_models = || rank.losses.models_fault();
+    let of_models = || losses.and_then(EngineLosses::models_fault);
     let of_engine = || of_requests().or_else(of_models);
     is_up.then(|| of_engine().or_else(of_feed).or_else(of_endpoint)).flatten()
 }

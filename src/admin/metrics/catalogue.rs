@@ -124,7 +124,7 @@ catalogue! {
         KV_FEED_LIVE = Gauge "kv_feed_live" ["worker", "dp_rank"]
             Ranks(|s, index| {
                 let (rank, _) = s.fleet.fleet.rank(index)?;
-                let had_events = rank.losses.kv_events.is_some();
+                let had_events = rank.lost_kv_events().is_some();
                 (had_events || s.feeds.status(index).is_some()).then(|| rank.kv_feed_live.into())
             });
         /// 1 while endpoints or batches show that a rank's KV events are another's or do not come.

@@ -72,7 +72,8 @@ pub(super) fn lost_models(fleet: &FleetSnapshot) -> Option<String> {
         |name: &str| fleet.models.iter().any(|model| &*model.name == name && model.is_known());
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
     let lost = up.flat_map(|(_, rank, worker)| {
-        let lost = rank.losses.models.iter().filter(|name| is_served(name));
+        let lost = rank.losses.iter().flat_map(|losses| &losses.models);
+        let lost = lost.filter(|name| is_served(name));
         lost.map(move |name| (&**name, &*worker.name, rank.worker))
     });
     let lost: Vec<(&str, &str, WorkerIndex)> = lost.collect();
@@ -167,7 +168,7 @@ fn ranks_of_failing_models(fleet: &FleetSnapshot, board: &LoadBoard) -> BTreeSet
 pub fn missing_feeds(fleet: &FleetSnapshot, feeds: &FeedsView<'_>) -> Option<String> {
     let up = fleet.present().filter(|(_, _, worker)| worker.state == WorkerState::Up);
     let fed = up.filter_map(|(index, rank, worker)| {
-        let has_lost = rank.losses.kv_events.is_some();
+        let has_lost = rank.lost_kv_events().is_some();
         let feed = feeds.status(index);
         let is_missing = has_lost || feed.and_then(feed_fault).is_some();
         (has_lost || feed.is_some()).then_some((is_missing, &*worker.name))
@@ -263,7 +264,8 @@ mod tests {
         let board = LoadBoard::new();
         let now = NanosSinceStart(1);
         let name = Arc::clone(&fleet.workers[0].name);
-        fleet.ranks[0].losses.models = vec!["base".into()];
+        let losses = EngineLosses { models: vec!["base".into()], ..EngineLosses::default() };
+        fleet.ranks[0].losses = Some(losses.into());
         let found = lost_models(&fleet).unwrap();
         let wanted = format!("{name} serves base, adapter, other in place of base; start it");
         assert!(found.starts_with(&wanted), "{found}");
@@ -307,7 +309,9 @@ mod tests {
         let counters = FeedCounters::default();
         let feeds = FeedsView { counters: &counters, statuses: HashMap::new(), pools: Vec::new() };
         assert_eq!(missing_feeds(&fleet, &feeds), None);
-        fleet.ranks[0].losses.kv_events = Some("tcp://h:9".into());
+        let kv_events = Some("tcp://h:9".into());
+        let losses = EngineLosses { kv_events, ..EngineLosses::default() };
+        fleet.ranks[0].losses = Some(losses.into());
         let name = Arc::clone(&fleet.workers[0].name);
         let wanted = format!("1 of 1 ranks have no KV events: {name}");
         assert_eq!(missing_feeds(&fleet, &feeds), Some(wanted));

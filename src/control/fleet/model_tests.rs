@@ -4,7 +4,7 @@ use super::model_state::{Contender, ModelEvent, ModelState, SoleWorker};
 use super::*;
 use forebay_config::WorkerConfig;
 use forebay_discovery::{EngineReport, Listing, ServedModel, ServerTraits, configured_model};
-use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, ModelKind};
+use forebay_fleet::worker::{ANY_MODEL, FleetSnapshot, ModelKind, Rank};
 use forebay_prompt::parse::{ApiRequest, Endpoint};
 use forebay_select::{NoModel, model};
 
@@ -358,7 +358,8 @@ fn a_model_is_dropped_until_a_worker_lists_it_or_its_worker_goes() {
     list(&mut fleet, 0, &["tiny"], Listing::Listed);
     assert_eq!(dropped(&mut fleet), ["alias"], "tiny is back");
     let lost = |fleet: &mut Fleet| -> Vec<usize> {
-        fleet.snapshot().ranks.iter().map(|rank| rank.losses.models.len()).collect()
+        let count = |rank: &Rank| rank.losses.as_ref().map_or(0, |losses| losses.models.len());
+        fleet.snapshot().ranks.iter().map(count).collect()
     };
     assert_eq!(lost(&mut fleet), [2, 1], "M1: a model that a sibling serves was a loss of none");
     fleet.remove(WorkerIndex(0));

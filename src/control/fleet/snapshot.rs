@@ -115,11 +115,12 @@ impl Fleet {
     }
 
     /// What the engine of the rank had before.
-    fn losses(&self, known: &KnownRank) -> EngineLosses {
-        EngineLosses {
+    fn losses(&self, known: &KnownRank) -> Option<Arc<EngineLosses>> {
+        let losses = EngineLosses {
             kv_events: self.lost_events(known).cloned(),
             models: self.dropped_models(known.worker),
-        }
+        };
+        (losses != EngineLosses::default()).then(|| Arc::new(losses))
     }
 
     /// The current fleet, as a new generation, still without the access of clients.

@@ -195,7 +195,8 @@ pub struct Rank {
     pub kv_feed_live: bool,
     /// The followed events may belong to another rank.
     pub feed_suspicion: Option<Arc<FeedSuspicion>>,
-    pub losses: EngineLosses,
+    /// `None` without a loss. Not in place: requests read ranks, and no request reads losses.
+    pub losses: Option<Arc<EngineLosses>>,
     pub role: Role,
     /// KV transfer mode of a prefill rank; `None` while unknown. Without a mode the rank gets no
     /// legs.
@@ -221,6 +222,12 @@ impl Rank {
     #[inline]
     pub const fn kv_capacity_tokens(&self) -> u64 {
         self.kv_block_count as u64 * self.block_size_tokens as u64
+    }
+
+    /// Endpoint of KV events that its engine announced, and announces no more.
+    #[must_use]
+    pub fn lost_kv_events(&self) -> Option<&str> {
+        self.losses.as_ref().and_then(|losses| losses.kv_events.as_deref())
     }
 }
 

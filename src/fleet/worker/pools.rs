@@ -122,7 +122,7 @@ pub fn models(
 mod tests {
     use super::*;
     use crate::worker::test_support::model;
-    use crate::worker::{EngineLosses, LimitSource, Rank, RoomLimits, SessionSeat, TierRanks};
+    use crate::worker::{LimitSource, Rank, RoomLimits, SessionSeat, TierRanks};
     use forebay_base::{DpRank, WorkerIndex};
     use std::net::SocketAddr;
 
@@ -138,7 +138,7 @@ mod tests {
             limit_source: LimitSource::Declared,
             kv_feed_live: false,
             feed_suspicion: None,
-            losses: EngineLosses::default(),
+            losses: None,
             role: Role::Both,
             kv_transfer: None,
             kv_flow: None,

@@ -1,7 +1,6 @@
 //! Fixtures for tests of several modules.
 
 use super::Dialect;
-use super::EngineLosses;
 use super::EventSocket;
 use super::FeedSuspicion;
 use super::FleetSnapshot;
@@ -68,7 +67,7 @@ pub fn rank(worker: u16) -> Rank {
         kv_block_count: 0,
         kv_feed_live: false,
         feed_suspicion: None,
-        losses: EngineLosses::default(),
+        losses: None,
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,

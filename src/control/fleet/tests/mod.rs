@@ -15,7 +15,8 @@ use forebay_discovery::{
     RegistryKind, ServerTraits, numbered, read_models,
 };
 use forebay_fleet::worker::{
-    ANY_MODEL, Dialect, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration, WorkerState,
+    ANY_MODEL, Dialect, EngineLosses, KvTransfer, Leg, Rank, Role, TierRanks, WorkerGeneration,
+    WorkerState,
 };
 use forebay_index::{BlockKey, RootName};
 use forebay_kv_events::FeedNotice;
@@ -162,7 +163,8 @@ fn an_engine_that_announces_its_kv_events_no_more_has_lost_them() {
                 }
                 None => fleet.remove(WorkerIndex(0)),
             }
-            let fault = fleet.snapshot().ranks[0].losses.kv_events_fault();
+            let fault =
+                fleet.snapshot().ranks[0].losses.as_deref().and_then(EngineLosses::kv_events_fault);
             let reported = fleet.found().next().is_some_and(|(_, found)| found.has_lost_events);
             assert_eq!(reported, fault.is_some());
             fault
