@@ -229,6 +229,11 @@ impl Resolve for HostOf {
     }
 }
 
+/// Cause of a query whose connection came to nothing: no listener would refuse it.
+pub(crate) const NO_CONNECTION: &str = "no connection in time";
+/// Cause of a query that a server took and did not answer; the time follows.
+pub(crate) const NO_ANSWER: &str = "no answer within";
+
 /// Reason for a failed query.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
@@ -408,7 +413,11 @@ impl WorkerClient {
             if is_own_lack(&error) {
                 return AskError::OutOfSockets { path };
             }
-            let cause = in_plain_words(cause_of(&error));
+            let cause = match (error.is_timeout(), error.is_connect()) {
+                (true, true) => NO_CONNECTION.to_owned(),
+                (true, false) => format!("{NO_ANSWER} {:?}", self.timeout),
+                (false, _) => in_plain_words(cause_of(&error)),
+            };
             match error.is_connect() && !error.is_timeout() {
                 true => AskError::Refused { path, cause },
                 false => AskError::Failed { path, cause },

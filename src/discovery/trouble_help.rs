@@ -2,6 +2,7 @@
 //! doctor` and `GET /workers` have the same reason, so the advice is the same too.
 
 use crate::descriptions::description::Listing;
+use crate::http::{NO_ANSWER, NO_CONNECTION};
 
 /// Parts of reasons, and what to do; the first part that matches counts.
 const ADVICE: [(&[&str], &str); 18] = [
@@ -69,24 +70,27 @@ const ADVICE: [(&[&str], &str); 18] = [
     (&["status "], "read the log of the engine"),
 ];
 
-/// Advice for reasons of this host. A server may answer at the address, or not.
-const SOCKETS: (&str, &str) = ("out of file descriptors", "raise `LimitNOFILE` of the router");
-
-/// Advice for a name that the resolver of the system does not know.
-const NAMES: (&str, &str) = (
-    "resolver of the system, asked for",
-    "look the name up by hand; correct `url`, the records or the resolver",
-);
+/// Advice for reasons that no server gave. A server may answer at the address, or not.
+const SILENCES: [(&str, &str); 4] = [
+    ("out of file descriptors", "raise `LimitNOFILE` of the router"),
+    (
+        "resolver of the system, asked for",
+        "look the name up by hand; correct `url`, the records or the resolver",
+    ),
+    (NO_CONNECTION, "look at its host and at firewalls, or correct its `url`"),
+    // A process that hangs is started already.
+    (
+        NO_ANSWER,
+        "it hangs, or is another server: read its log and restart it, or correct its `url`",
+    ),
+];
 
 /// What an operator does about a worker that is not up for this reason.
 #[must_use]
 pub fn trouble_help(reason: &str) -> &'static str {
-    match advice_for_answer(reason) {
-        Some(help) => help,
-        None if reason.contains(SOCKETS.0) => SOCKETS.1,
-        None if reason.contains(NAMES.0) => NAMES.1,
-        None => "start it, or correct its `url`",
-    }
+    let silence = || SILENCES.iter().find(|(part, _)| reason.contains(part));
+    let help = advice_for_answer(reason).or_else(|| silence().map(|(_, help)| *help));
+    help.unwrap_or("start it, or correct its `url`")
 }
 
 /// True if a server answers at the address of a worker that is not up for this reason.
@@ -105,7 +109,7 @@ fn advice_for_answer(reason: &str) -> Option<&'static str> {
 mod tests {
     use super::{Listing, is_answer, trouble_help};
     use crate::descriptions::describe::DiscoveryError;
-    use crate::http::AskError;
+    use crate::http::{AskError, NO_ANSWER, NO_CONNECTION};
     use forebay_base::NameFault;
     use forebay_zmq::EndpointError;
 
@@ -128,6 +132,7 @@ mod tests {
             ("/v1/models: this address leads to the router itself", "address of the engine"),
             ("it refuses the key of the router (401)", "compare `api_key`"),
             ("/health: Connection refused (os error 111)", "start it"),
+            ("/health: no answer within 2s", "it hangs"),
             (&*NameFault::text("gpu1", "no answer within 5s"), "look the name up"),
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));
@@ -153,6 +158,7 @@ mod tests {
     fn each_reason_of_a_server_that_answers_is_an_answer() {
         let path = || "/v1/models".to_owned();
         let cause = || "Connection refused (os error 111)".to_owned();
+        let silence = || format!("{NO_ANSWER} 2s");
         let statuses = [201, 302, 400, 401, 403, 404, 429, 500, 503];
         let statuses = statuses.map(|status| AskError::Status { path: path(), status });
         let answers = statuses.into_iter().map(DiscoveryError::from).chain([
@@ -175,7 +181,8 @@ mod tests {
         }
         for (error, help) in [
             (AskError::Refused { path: path(), cause: cause() }, "start it"),
-            (AskError::Failed { path: path(), cause: "timed out".to_owned() }, "start it"),
+            (AskError::Failed { path: path(), cause: silence() }, "it hangs"),
+            (AskError::Failed { path: path(), cause: NO_CONNECTION.to_owned() }, "firewalls"),
             (AskError::OutOfSockets { path: path() }, "`LimitNOFILE`"),
         ] {
             let reason = error.to_string();

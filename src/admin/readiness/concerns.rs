@@ -63,7 +63,9 @@ pub(super) fn dropped_models(fleet: &FleetSnapshot) -> Option<String> {
     let verb = if by.len() == 1 { "lists" } else { "list" };
     let count = names.len();
     let models = named(names);
-    (count > 0).then(|| format!("no worker serves {models} any more; {workers} {verb} {listed}"))
+    let help = EngineLosses::MODELS_HELP;
+    let now = format!("{workers} {verb} {listed}; {help}");
+    (count > 0).then(|| format!("no worker serves {models} any more; {now}"))
 }
 
 /// Workers that are up and serve other models than before, while other workers serve the models.
@@ -254,7 +256,9 @@ mod tests {
         let now = NanosSinceStart(1);
         let found = RouterReadiness::new(Vec::new(), None, &fleet, |_| false, &board, now);
         let listed = "base, adapter, other";
-        assert_eq!(found.concerns, [format!("no worker serves tiny any more; w lists {listed}")]);
+        let wanted = format!("no worker serves tiny any more; w lists {listed}; start it with");
+        assert_eq!(found.concerns.len(), 1, "{:?}", found.concerns);
+        assert!(found.concerns[0].starts_with(&wanted), "{:?}", found.concerns);
     }
 
     /// M1: an engine that came back with another model was silent while a sibling served the model.
