@@ -229,7 +229,7 @@ impl Resolve for HostOf {
     }
 }
 
-/// Cause of a query whose connection came to nothing: no listener would refuse it.
+/// Cause of a query that got no connection: a host without a listener refuses at once.
 pub(crate) const NO_CONNECTION: &str = "no connection in time";
 /// Cause of a query that a server took and did not answer; the time follows.
 pub(crate) const NO_ANSWER: &str = "no answer within";
