@@ -7,8 +7,9 @@ use crate::sections::schema::Config;
 use crate::sections::server_names::{NATS_PORT, nats_authority};
 use crate::values::admin_address::AdminAddress;
 use crate::values::url::{WorkerUrl, shown_url, split_port};
+use forebay_base::FileFault;
 use forebay_base::limits::REPLICA_PEERS_MAX;
-use forebay_tls::ConnectFault;
+use forebay_tls::{CertificateFiles, ConnectFault};
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,6 +25,10 @@ impl Check<'_> {
             let what = "`replicas.cert` and `replicas.key` belong together";
             let key = self.either("replicas.cert", "replicas.key");
             self.error(key, what, "give both or none");
+        }
+        if let (Some(cert), Some(key)) = (&replicas.cert, &replicas.key) {
+            let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+            self.client_certificate("replicas.cert", &files, "peers");
         }
         self.token("replicas.token_file", replicas.token_file.as_deref());
         if replicas.peers.is_empty() {
@@ -73,7 +78,7 @@ impl Check<'_> {
                 ConnectFault::Certificate(_) => "replicas.cert",
                 ConnectFault::Name(_) | ConnectFault::Other(_) => "replicas.peers",
             };
-            let (what, help) = in_words(&fault);
+            let FileFault { what, help } = in_words(fault);
             self.error(key, format!("TLS to peers: {what}"), help);
         }
         let is_remote = |peer: &WorkerUrl| {
