@@ -1,6 +1,7 @@
 //! Checks the keys of replicas. Reads the files.
 
 use super::check::Check;
+use super::contradictions::{looping_key, own_addresses};
 use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
@@ -11,7 +12,7 @@ use forebay_base::FileFault;
 use forebay_base::limits::REPLICA_PEERS_MAX;
 use forebay_tls::{CertificateFiles, ConnectFault};
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 impl Check<'_> {
     pub(crate) fn replicas(&mut self, config: &Config) {
@@ -43,6 +44,7 @@ impl Check<'_> {
             let what = format!("`replicas.peers` has {count} URLs, more than {REPLICA_PEERS_MAX}");
             self.error("replicas.peers", what, "use NATS for more routers");
         }
+        let own = own_addresses(config);
         let mut seen = HashSet::new();
         let mut peers = Vec::new();
         for text in &replicas.peers {
@@ -55,14 +57,18 @@ impl Check<'_> {
                     let what = format!("`replicas.peers` names {} twice", url.authority);
                     self.error("replicas.peers", what, "remove one of the two");
                 }
-                Ok(url) => peers.push(url),
+                Ok(url) => {
+                    if let Some(key) = looping_key(&own, text).filter(|key| *key != "admin") {
+                        let what = format!("`replicas.peers` {text} is `{key}` of this router");
+                        let help = "write the `admin` addresses of the other routers: the ports \
+                            of clients have no messages";
+                        self.warning("replicas.peers", what, help);
+                    }
+                    peers.push(url);
+                }
             }
         }
-        let own = config.admin.port_address();
-        let is_own = |peer: &WorkerUrl| {
-            let ip = peer.host.parse::<IpAddr>().ok();
-            ip.map(|ip| SocketAddr::new(ip, peer.port)) == own
-        };
+        let is_own = |peer: &WorkerUrl| looping_key(&own, &peer.text()) == Some("admin");
         if !peers.is_empty() && peers.iter().all(is_own) {
             let what = "`replicas.peers` lists this router alone, by its own `admin`";
             self.warning("replicas.peers", what, "add the `admin` addresses of the other routers");
@@ -158,6 +164,27 @@ mod tests {
         let found: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
         let says = "f:2:9: warning: peers do not reach `admin` 127.0.0.1";
         assert!(found.len() == 1 && found[0].starts_with(says), "{found:?}");
+    }
+
+    /// Issue 39: a peer at the port of clients was silent.
+    #[test]
+    fn a_peer_at_a_port_of_clients_of_this_router_is_a_warning() {
+        let keys = "listen = \"127.0.0.1:8000\"\n[[listener]]\naddress = \"127.0.0.1:8001\"\n";
+        for (url, key) in [
+            ("http://127.0.0.1:8000", Some("listen")),
+            ("http://localhost:8000", Some("listen")),
+            ("http://127.0.0.1:8001", Some("listener")),
+            ("http://127.0.0.1:8002", None),
+        ] {
+            let found = peers(&format!("\"http://127.0.0.1:9091\", {url:?}"), keys);
+            assert_eq!(found.len(), usize::from(key.is_some()), "{url}: {found:?}");
+            for (found, key) in found.iter().zip(key) {
+                let says = format!("warning: `replicas.peers` {url} is `{key}` of this router. ");
+                assert!(found.contains(&says) && found.contains("`admin` addresses"), "{found}");
+            }
+        }
+        let alone = peers(r#""http://localhost:9090""#, "");
+        assert!(alone.len() == 1 && alone[0].contains("lists this router alone"), "{alone:?}");
     }
 
     #[test]
