@@ -40,10 +40,19 @@ impl Display for EncodingFault {
 
 impl Error for EncodingFault {}
 
-/// The bytes behind a byte order mark.
-#[must_use]
-pub fn without_mark(bytes: &[u8]) -> &[u8] {
-    bytes.strip_prefix(MARK).unwrap_or(bytes)
+fn fault(line: usize, column: usize, what: String, help: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, EncodingFault { line, column, what, help })
+}
+
+/// The bytes behind a byte order mark, unless the bytes are UTF-16.
+fn without_mark(bytes: &[u8]) -> io::Result<&[u8]> {
+    // Each text of the router's formats begins with ASCII, which has a zero byte in UTF-16.
+    let is_wide = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]);
+    if is_wide {
+        let help = "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW";
+        return Err(fault(1, 1, "the file is UTF-16, and has to be UTF-8".to_owned(), help));
+    }
+    Ok(bytes.strip_prefix(MARK).unwrap_or(bytes))
 }
 
 /// The text of a file, without a byte order mark.
@@ -51,16 +60,7 @@ pub fn without_mark(bytes: &[u8]) -> &[u8] {
 /// # Errors
 /// [`EncodingFault`].
 pub fn document_text(bytes: &[u8]) -> io::Result<String> {
-    let fault = |line, column, what, help| {
-        io::Error::new(ErrorKind::InvalidData, EncodingFault { line, column, what, help })
-    };
-    // Each text of the router's formats begins with ASCII, which has a zero byte in UTF-16.
-    let is_wide = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]);
-    if is_wide {
-        let help = "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW";
-        return Err(fault(1, 1, "the file is UTF-16, and has to be UTF-8".to_owned(), help));
-    }
-    let bytes = without_mark(bytes);
+    let bytes = without_mark(bytes)?;
     let error = match std::str::from_utf8(bytes) {
         Ok(text) => return Ok(text.to_owned()),
         Err(error) => error,
@@ -79,12 +79,27 @@ pub fn document_text(bytes: &[u8]) -> io::Result<String> {
 /// # Errors
 /// As [`open_file`] and [`document_text`], or the file is longer than `bytes_max`.
 pub fn read_document(path: &Path, bytes_max: usize) -> io::Result<String> {
+    document_text(&all_bytes(path, bytes_max)?)
+}
+
+/// The bytes of a regular file, without a byte order mark, for a format with comments in any
+/// encoding that contains ASCII.
+///
+/// # Errors
+/// As [`open_file`], the file is UTF-16, or is longer than `bytes_max`.
+pub fn read_bytes(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let bytes = all_bytes(path, bytes_max)?;
+    without_mark(&bytes).map(<[u8]>::to_vec)
+}
+
+fn all_bytes(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_file(path)?.take((bytes_max as u64).saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
-        return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+        let what = format!("it is longer than {bytes_max} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
     }
-    document_text(&bytes)
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod clock;
 mod document;
+mod file_fault;
 mod foreign_format;
 mod ids;
 mod invariant;
@@ -19,7 +20,8 @@ mod trace_parent;
 mod units;
 
 pub use clock::{Clock, process_cpu_ns, since_1970};
-pub use document::{EncodingFault, document_text, read_document, without_mark};
+pub use document::{EncodingFault, document_text, read_bytes, read_document};
+pub use file_fault::FileFault;
 pub use foreign_format::foreign_format;
 pub use ids::{
     DpRank, ModelIndex, PoolIndex, QueueIndex, RankIndex, ShardIndex, TenantIndex, WorkerIndex,

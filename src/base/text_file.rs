@@ -2,7 +2,7 @@
 
 use rustix::fs::OFlags;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -14,8 +14,12 @@ use std::path::Path;
 pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
+    }
+    if !kind.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
     }
     Ok(file)
 }
@@ -37,7 +41,8 @@ pub fn read_text(source: impl Read, bytes_max: usize) -> io::Result<String> {
     let limit = bytes_max as u64;
     source.take(limit.saturating_add(1)).read_to_string(&mut text)?;
     if text.len() > bytes_max {
-        return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+        let what = format!("it is longer than {bytes_max} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
     }
     Ok(text)
 }
@@ -53,10 +58,11 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        for other in [&path, &folder, Path::new("/dev/zero")] {
+        for other in [&path, Path::new("/dev/zero")] {
             let error = read_file(other, 3).unwrap_err();
             assert_eq!(error.to_string(), "it is no regular file", "{}", other.display());
         }
+        assert_eq!(read_file(&folder, 3).unwrap_err().kind(), ErrorKind::IsADirectory);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "abc").unwrap();
         assert_eq!(read_file(&path, 3).unwrap(), "abc");

@@ -316,7 +316,7 @@ fn version_in(metrics: &str) -> Option<String> {
 /// The token of the file, else of the environment.
 fn token(file: Option<&Path>) -> Result<Option<String>, String> {
     match file {
-        Some(file) => forebay_config::read_token(file).map(Some),
+        Some(file) => forebay_config::read_token(file).map(Some).map_err(|fault| fault.to_string()),
         None => Ok(std::env::var(TOKEN_VARIABLE).ok().map(|token| token.trim().to_owned())),
     }
 }

@@ -195,7 +195,7 @@ fn conflicts_and_ranges() {
         ("[retry]\nattempts_max = 0", "forebay.toml:2:16: error: `retry.attempts_max` is 0"),
         (
             "model_dir = \"/nonexistent\"",
-            "forebay.toml:1:13: error: `model_dir` /nonexistent is not",
+            "forebay.toml:1:13: error: `model_dir` /nonexistent: No such file",
         ),
     ] {
         only_finding(text, expected);
@@ -339,6 +339,47 @@ fn tenants_and_the_file_of_keys_are_checked() {
     ] {
         only_finding(text, expected);
     }
+}
+
+/// Issue 39: a file that cannot be read had the help of a missing file. Each key takes a folder in
+/// place of a file.
+#[test]
+fn each_file_that_cannot_be_read_has_the_advice_of_its_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let worker = "[[worker]]\nurl = \"http://a:1\"\n";
+    let secure = "[[worker]]\nurl = \"https://a:1\"\n";
+    let authority = "tls_ca = \"../../tests/data/tls/router.pem\"";
+    let good = "cert = \"../../tests/data/tls/router.pem\"";
+    for text in [
+        format!("admin_token_file = {path:?}\n{worker}"),
+        format!("replicas.token_file = {path:?}\n{worker}"),
+        format!("image_key_file = {path:?}\n{worker}"),
+        format!("api_keys = {path:?}\n{worker}"),
+        format!("[jwt]\nissuer = \"i\"\naudience = \"a\"\njwks = {path:?}\n{worker}"),
+        format!("worker_defaults.api_key_file = {path:?}\n{worker}"),
+        format!("{worker}api_key_file = {path:?}\n"),
+        format!("{secure}tls_ca = {path:?}\n"),
+        format!("{secure}{authority}\ntls_{good}\ntls_key = {path:?}\n"),
+        format!("upstream_tls.ca = {path:?}\n{secure}"),
+        format!("[replicas]\npeers = [\"https://127.0.0.1:1\"]\nca = {path:?}\n{worker}"),
+        format!("[tls]\ncert = {path:?}\nkey = {path:?}\n{worker}"),
+        format!("[tls]\n{good}\nkey = {path:?}\n{worker}"),
+        format!("[admin_tls]\n{good}\nkey = {path:?}\n{worker}"),
+        format!("[traces]\nendpoint = \"https://a:1\"\nheaders_file = {path:?}\n{worker}"),
+        format!("[traces]\nendpoint = \"https://a:1\"\nca = {path:?}\n{worker}"),
+        format!("discovery.file = {path:?}\n"),
+    ] {
+        let mut loaded = load(Some(ConfigText { name: "f", text: &text }), &Flags::default());
+        loaded.read_workers();
+        let errors = loaded.findings.iter().filter(|found| found.severity == Severity::Error);
+        let errors: Vec<String> = errors.map(ToString::to_string).collect();
+        let says = "it is a folder. help: name a file in this folder";
+        assert!(errors.len() == 1 && errors[0].contains(says), "{text}: {errors:?}");
+    }
+    let source = ConfigSource { file: Some(path.to_owned()), flags: Flags::default() };
+    let fault = source.load().unwrap_err();
+    assert!(fault.contains("help: name a file in this folder"), "{fault}");
 }
 
 #[test]

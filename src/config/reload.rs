@@ -9,7 +9,7 @@ use super::load::{ConfigText, LoadedConfig, load};
 use super::sections::schema::Config;
 use super::sections::worker::WorkerConfig;
 use forebay_base::limits::CONFIG_BYTES_MAX;
-use forebay_base::{document_text, read_document};
+use forebay_base::{FileFault, document_text, read_document};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -57,8 +57,11 @@ impl ConfigSource {
                 let name = path.display().to_string();
                 match read(path) {
                     Ok(text) => load(Some(ConfigText { name: &name, text: &text }), &self.flags),
-                    Err(error) => LoadedConfig::of_encoding(&name, &error)
-                        .ok_or_else(|| format!("cannot read {name}: {error}"))?,
+                    Err(error) => LoadedConfig::of_encoding(&name, &error).ok_or_else(|| {
+                        let form = "write the configuration into it";
+                        let FileFault { what, help } = FileFault::of_read(path, &error, form);
+                        format!("cannot read {what}. help: {help}")
+                    })?,
                 }
             }
         };

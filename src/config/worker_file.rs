@@ -9,7 +9,7 @@ use super::sections::schema::Config;
 use super::sections::worker::WorkerConfig;
 use super::sections::worker_defaults::WorkerDefaultsConfig;
 use forebay_base::limits::WORKERS_FILE_BYTES_MAX;
-use forebay_base::read_document;
+use forebay_base::{FileFault, read_document};
 use std::path::Path;
 
 impl LoadedConfig {
@@ -37,7 +37,8 @@ pub fn read_worker_file(path: &Path, router: &Config) -> LoadedConfig {
         Ok(text) => workers_of(&name, &text, router),
         Err(error) => LoadedConfig::of_encoding(&name, &error).unwrap_or_else(|| {
             let what = format!("{name} cannot be read: {error}");
-            let help = "write the file, or correct `discovery.file`";
+            let form = "write a [[worker]] table for each engine into it";
+            let help = FileFault::of_read(path, &error, form).help;
             LoadedConfig::unread(Finding::error(Origin::Whole, what, help))
         }),
     }

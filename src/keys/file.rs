@@ -5,7 +5,7 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
-use forebay_base::read_document;
+use forebay_base::{FileFault, read_document};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -17,12 +17,16 @@ use std::time::Duration;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const LOCK_TRIES: u32 = 50;
 
+/// How the file of keys, and a file of a key set, are written.
+const OF_KEYS: &str = "write it with `forebay key add`";
+const OF_KEY_SET: &str = "write a JSON Web Key Set (RFC 7517)";
+
 /// Reason for a failed read.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The file cannot be read; contains the error text.
-    #[error("{0}")]
-    Unreadable(String),
+    /// The file cannot be read.
+    #[error("cannot read {0}")]
+    Unreadable(FileFault),
     /// All faults, in the order of the file.
     #[error("{}", first(.0))]
     Faulty(Vec<KeyFault>),
@@ -39,9 +43,8 @@ fn first(faults: &[KeyFault]) -> String {
 /// # Errors
 /// [`KeyFileError`].
 pub fn read(path: &Path) -> Result<KeyRing, KeyFileError> {
-    let text = text_of(path).map_err(|error| {
-        KeyFileError::Unreadable(format!("cannot read {}: {error}", path.display()))
-    })?;
+    let unreadable = |error| KeyFileError::Unreadable(FileFault::of_read(path, &error, OF_KEYS));
+    let text = text_of(path).map_err(unreadable)?;
     parse(&text).map_err(KeyFileError::Faulty)
 }
 
@@ -75,7 +78,7 @@ pub fn change(
     })?;
     let text = match text_of(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text.map_err(fault)?,
+        text => text.map_err(|error| FileFault::of_read(path, &error, OF_KEYS).to_string())?,
     };
     let text = change(&text)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(fault)?;
@@ -117,9 +120,10 @@ fn keep_owner(old: &Path, new: &File) -> io::Result<()> {
 ///
 /// # Errors
 /// The fault of the file, with its path.
-pub fn read_token_keys(path: &Path) -> Result<TokenKeys, String> {
-    let fault = |what: String| format!("{}: {what}", path.display());
-    let text = read_document(path, JWKS_BYTES_MAX).map_err(|error| fault(error.to_string()))?;
+pub fn read_token_keys(path: &Path) -> Result<TokenKeys, FileFault> {
+    let text = read_document(path, JWKS_BYTES_MAX);
+    let text = text.map_err(|error| FileFault::of_read(path, &error, OF_KEY_SET))?;
+    let fault = |what| FileFault::new(format!("{}: {what}", path.display()), OF_KEY_SET);
     TokenKeys::parse(text.as_bytes()).map_err(fault)
 }
 
@@ -151,7 +155,7 @@ mod tests {
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("no regular file"));
-        assert!(read_token_keys(&path).unwrap_err().contains("no regular file"));
+        assert!(read_token_keys(&path).unwrap_err().what.contains("no regular file"));
         assert!(change(&path, |_| Ok(TEXT.to_owned())).unwrap_err().contains("no regular file"));
     }
 
@@ -167,8 +171,10 @@ mod tests {
         std::fs::write(&path, "{\"keys\": []}").unwrap();
         assert_eq!(marked, read_token_keys(&path).map(|keys| keys.count()));
         std::fs::write(&path, b"# \xe4").unwrap();
-        for fault in [read(&path).unwrap_err().to_string(), read_token_keys(&path).unwrap_err()] {
+        let of_set = read_token_keys(&path).unwrap_err();
+        for fault in [read(&path).unwrap_err().to_string(), of_set.to_string()] {
             assert!(fault.contains("line 1, column 3: the byte 0xe4 is not UTF-8"), "{fault}");
+            assert!(fault.contains("iconv -f") && !fault.contains("write"), "{fault}");
         }
     }
 

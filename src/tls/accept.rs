@@ -1,9 +1,10 @@
 //! The server side of TLS: certificates by server name, client authentication, session tickets.
 
 use super::certificate::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
+    CertificateFault, CertificateFiles, LoadedCertificate, OF_AUTHORITIES, read_authorities,
 };
 use super::session::Session;
+use forebay_base::FileFault;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -46,7 +47,7 @@ pub enum FilesFault {
     },
     /// The file of [`AcceptFiles::client_ca`].
     #[error("{0}")]
-    ClientCa(PemFault),
+    ClientCa(FileFault),
     /// An error of rustls that is not about files.
     #[error("{0}")]
     Other(#[from] Error),
@@ -156,15 +157,13 @@ impl Acceptor {
     }
 }
 
-fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier>, PemFault> {
+fn clients_of(path: &Path, is_needed: bool) -> Result<Arc<dyn ClientCertVerifier>, FileFault> {
     let authorities = Arc::new(read_authorities(path)?);
     let provider = Arc::new(default_provider());
     let builder = WebPkiClientVerifier::builder_with_provider(authorities, provider);
     let builder = if is_needed { builder } else { builder.allow_unauthenticated() };
-    let verifier = builder.build().map_err(|error| PemFault {
-        what: format!("{}: {error}", path.display()),
-        help: "it should hold certificates of authorities",
-    })?;
+    let fault = |error| FileFault::new(format!("{}: {error}", path.display()), OF_AUTHORITIES);
+    let verifier = builder.build().map_err(fault)?;
     Ok(Arc::new(ShortChains(verifier)))
 }
 

@@ -1,15 +1,14 @@
 //! Certificates and keys in files. Read by the control plane and by `forebay check`; never by a
 //! shard.
 
-use crate::certificate_fields::CertificateFields;
+use crate::certificate_fields::{CertificateFields, common_name};
 use forebay_base::limits::TLS_FILE_BYTES_MAX;
-use forebay_base::{open_file, without_mark};
+use forebay_base::{FileFault, read_bytes};
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +41,20 @@ pub struct LoadedCertificate {
     pub is_slow: bool,
     /// Name of a certificate of the file that issued no certificate before it.
     pub stray: Option<String>,
+    /// Issuer of the first certificate, unless its certificate is in the file.
+    pub missing_issuer: Option<MissingIssuer>,
+}
+
+/// The issuer of a certificate that stands in its file without the certificate of the issuer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingIssuer {
+    /// Name of the certificate, in quotes.
+    pub subject: String,
+    /// Name of the issuer, in quotes.
+    pub issuer: String,
+    /// The certificate has a URL of the issuer's certificate. Authorities write the URL for
+    /// intermediates, which clients do not have.
+    pub is_intermediate: bool,
 }
 
 /// Fault of a pair of files.
@@ -49,25 +62,17 @@ pub struct LoadedCertificate {
 pub enum CertificateFault {
     /// The file of the certificate.
     #[error("{0}")]
-    Cert(PemFault),
+    Cert(FileFault),
     /// The file of the key.
     #[error("{0}")]
-    Key(PemFault),
+    Key(FileFault),
 }
 
-/// Fault of a file of certificates, or of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{what}; {help}")]
-pub struct PemFault {
-    /// The fault, behind the path.
-    pub what: String,
-    /// What to do about it.
-    pub help: &'static str,
-}
-
-const OF_CERTIFICATE: &str = "it should hold the certificate and its chain in PEM";
-const OF_KEY: &str = "it should hold the certificate's private key in PEM";
-const OF_AUTHORITIES: &str = "it should hold certificates of authorities in PEM";
+const OF_CERTIFICATE: &str = "write the certificate and its chain into it, in PEM";
+const OF_KEY: &str = "write the certificate's private key into it, in PEM";
+pub(crate) const OF_AUTHORITIES: &str = "write certificates of authorities into it, in PEM";
+const OF_DER_CERTIFICATE: &str = "convert it: openssl x509 -inform DER -in OLD -out NEW";
+const OF_DER_KEY: &str = "convert it: openssl pkey -inform DER -in OLD -out NEW";
 /// OpenSSL 3.0 signs requests as version 1 unless it is given extensions.
 const OF_VERSION: &str = "make it with extensions: openssl x509 -req -extfile FILE, and in FILE \
     the line subjectAltName=DNS:NAME; or openssl req -x509 -addext subjectAltName=DNS:NAME";
@@ -86,8 +91,8 @@ impl LoadedCertificate {
         let key = files.key.display();
         let read_chain = read_certificates(&files.cert, OF_CERTIFICATE);
         let chain = read_chain.map_err(CertificateFault::Cert)?;
-        let at_fault = |what: &str, help| {
-            CertificateFault::Cert(PemFault { what: format!("{cert}: {what}"), help })
+        let at_fault = |what: &str, help: &str| {
+            CertificateFault::Cert(FileFault::new(format!("{cert}: {what}"), help))
         };
         let none = || at_fault("it holds no certificate", OF_CERTIFICATE);
         let first = chain.first().ok_or_else(none)?;
@@ -100,8 +105,8 @@ impl LoadedCertificate {
         })?;
         let CertificateFields { begins_at, expires_at, rsa_bits, .. } =
             CertificateFields::read(first);
-        let of_key = |what: String, help| CertificateFault::Key(PemFault { what, help });
-        let text = read(&files.key).map_err(|what| of_key(what, OF_KEY))?;
+        let of_key = |what: String, help: &str| CertificateFault::Key(FileFault::new(what, help));
+        let text = read(&files.key, OF_KEY).map_err(CertificateFault::Key)?;
         let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
             let is_encrypted = text.windows(9).any(|part| part == b"ENCRYPTED");
             match error {
@@ -109,13 +114,15 @@ impl LoadedCertificate {
                 _ if is_encrypted => {
                     of_key(format!("{key}: the private key is encrypted"), OF_PASSPHRASE)
                 }
-                pem::Error::NoItemsFound => {
-                    of_key(format!("{key}: it holds no private key in PEM"), OF_KEY)
-                }
+                pem::Error::NoItemsFound => of_key(
+                    format!("{key}: it holds no private key in PEM"),
+                    if is_der(&text) { OF_DER_KEY } else { OF_KEY },
+                ),
                 error => of_key(format!("{key}: {}", pem_fault(&error)), OF_KEY),
             }
         })?;
         let stray = stray_of(&chain);
+        let missing_issuer = missing_issuer(&chain);
         let first_name = name_of(first);
         let fits = CertifiedKey::from_der(chain.clone(), private.clone_key(), &default_provider());
         let certified = fits.map_err(|error| match (error, rsa_bits) {
@@ -131,7 +138,14 @@ impl LoadedCertificate {
             (error, _) => of_key(format!("{key}: {error}"), OF_KEY),
         })?;
         let is_slow = rsa_bits.is_some_and(|bits| bits > RSA_BITS);
-        Ok(Self { key: Arc::new(certified), names, begins_at, expires_at, is_slow, stray })
+        let key = Arc::new(certified);
+        Ok(Self { key, names, begins_at, expires_at, is_slow, stray, missing_issuer })
+    }
+
+    /// True if clients get the same certificate from both.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.key.cert.first() == other.key.cert.first()
     }
 }
 
@@ -156,10 +170,28 @@ fn stray_of(chain: &[CertificateDer<'_>]) -> Option<String> {
     stray.map(|((_, certificate), _)| name_of(certificate))
 }
 
+/// A certificate that signs itself is whole, and so is a file with the certificate of the issuer.
+fn missing_issuer(chain: &[CertificateDer<'_>]) -> Option<MissingIssuer> {
+    let first = chain.first()?;
+    let own = CertificateFields::read(first);
+    let mut behind = chain.iter().skip(1);
+    let is_there = own.issuer == own.subject
+        || behind.any(|later| CertificateFields::read(later).subject == own.issuer);
+    let missing = || MissingIssuer {
+        subject: name_of(first),
+        issuer: quoted(common_name(own.issuer)),
+        is_intermediate: own.names_issuer_url,
+    };
+    (!is_there).then(missing)
+}
+
 /// The host name of a certificate, else its common name, in quotes.
 fn name_of(certificate: &CertificateDer<'_>) -> String {
     let host = names_of(certificate).ok().and_then(|names| names.into_iter().next());
-    let name = host.or_else(|| CertificateFields::read(certificate).common_name());
+    quoted(host.or_else(|| common_name(CertificateFields::read(certificate).subject)))
+}
+
+fn quoted(name: Option<String>) -> String {
     name.map_or_else(|| "a certificate without a name".to_owned(), |name| format!("{name:?}"))
 }
 
@@ -169,7 +201,7 @@ fn name_of(certificate: &CertificateDer<'_>) -> String {
 ///
 /// # Errors
 /// The fault of the file, with its path.
-pub fn leaf_for_authority(path: &Path) -> Result<Option<String>, PemFault> {
+pub fn leaf_for_authority(path: &Path) -> Result<Option<String>, FileFault> {
     let all = read_certificates(path, OF_AUTHORITIES)?;
     let may_issue = |certificate: &CertificateDer<'_>| {
         let read = CertificateFields::read(certificate);
@@ -183,24 +215,21 @@ pub fn leaf_for_authority(path: &Path) -> Result<Option<String>, PemFault> {
 ///
 /// # Errors
 /// The fault of the file, with its path.
-pub fn read_authorities(path: &Path) -> Result<RootCertStore, PemFault> {
-    let help = OF_AUTHORITIES;
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, FileFault> {
     let mut authorities = RootCertStore::empty();
-    for certificate in read_certificates(path, help)? {
-        let added = authorities.add(certificate);
-        added.map_err(|error| PemFault { what: format!("{}: {error}", path.display()), help })?;
+    for certificate in read_certificates(path, OF_AUTHORITIES)? {
+        let fault = |error| FileFault::new(format!("{}: {error}", path.display()), OF_AUTHORITIES);
+        authorities.add(certificate).map_err(fault)?;
     }
     Ok(authorities)
 }
 
 /// Certificates in file order; never empty.
-fn read_certificates(
-    path: &Path,
-    help: &'static str,
-) -> Result<Vec<CertificateDer<'static>>, PemFault> {
-    let text = read(path).map_err(|what| PemFault { what, help })?;
+fn read_certificates(path: &Path, form: &str) -> Result<Vec<CertificateDer<'static>>, FileFault> {
+    let text = read(path, form)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let fault = |what: &str| PemFault { what: format!("{}: {what}", path.display()), help };
+    let help = if is_der(&text) { OF_DER_CERTIFICATE } else { form };
+    let fault = |what: &str| FileFault::new(format!("{}: {what}", path.display()), help);
     match read {
         Ok(chain) if chain.is_empty() => Err(fault("it holds no certificate in PEM")),
         Ok(chain) => Ok(chain),
@@ -222,16 +251,15 @@ fn pem_fault(error: &pem::Error) -> String {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let shown = path.display();
-    let mut bytes = Vec::new();
-    let file = open_file(path).map(|file| file.take(TLS_FILE_BYTES_MAX as u64 + 1));
-    let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
-    read.map_err(|error| format!("{shown}: {error}"))?;
-    if bytes.len() > TLS_FILE_BYTES_MAX {
-        return Err(format!("{shown}: it is longer than {TLS_FILE_BYTES_MAX} bytes"));
-    }
-    Ok(without_mark(&bytes).to_owned())
+/// The binary form of a certificate or key: a sequence of more than 127 bytes.
+fn is_der(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x30, 0x81..=0x84, ..])
+}
+
+/// The bytes of a file. Comments between the sections of PEM may have any encoding.
+fn read(path: &Path, form: &str) -> Result<Vec<u8>, FileFault> {
+    let read = read_bytes(path, TLS_FILE_BYTES_MAX);
+    read.map_err(|error| FileFault::of_read(path, &error, form))
 }
 
 fn names_of(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {

@@ -1,5 +1,6 @@
 //! Fields of a certificate in DER that `rustls-webpki` does not return: validity, names, length of
-//! an RSA key, and whether it is an authority. Total on any bytes. Each element is read once.
+//! an RSA key, whether it is an authority and whether it has a URL of the issuer's certificate.
+//! Total on any bytes.
 
 use std::time::Duration;
 
@@ -19,6 +20,10 @@ const EXTENSIONS: u8 = 0xa3;
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 /// The object identifier 2.5.29.19.
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
+/// The object identifier 1.3.6.1.5.5.7.1.1.
+const AUTHORITY_ACCESS: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 1];
+/// The object identifier 1.3.6.1.5.5.7.48.2.
+const ISSUERS: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 48, 2];
 /// The object identifier 1.2.840.113549.1.1.1.
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
@@ -36,6 +41,8 @@ pub(crate) struct CertificateFields<'a> {
     pub(crate) subject: &'a [u8],
     /// The extension `basicConstraints` allows the certificate to issue certificates.
     pub(crate) is_authority: bool,
+    /// The extension `authorityInfoAccess` has a URL of the issuer's certificate.
+    pub(crate) names_issuer_url: bool,
 }
 
 impl<'a> CertificateFields<'a> {
@@ -59,20 +66,30 @@ impl<'a> CertificateFields<'a> {
         let expires_at = validity.next().and_then(|(tag, text)| since_1970(tag, text));
         let subject = fields.body(SEQUENCE)?;
         let rsa_bits = rsa_bits(fields.body(SEQUENCE)?);
-        let is_authority = is_authority(fields).unwrap_or(false);
-        Some(Self { begins_at, expires_at, rsa_bits, issuer, subject, is_authority })
-    }
-
-    /// The common name of the subject, if the certificate has any.
-    pub(crate) fn common_name(&self) -> Option<String> {
-        let mut sets = Der(self.subject);
-        std::iter::from_fn(|| sets.body(SET)).find_map(|set| {
-            let mut attribute = Der(Der(set).body(SEQUENCE)?);
-            let is_name = attribute.body(OBJECT_ID)? == COMMON_NAME;
-            let (_, text) = attribute.next()?;
-            is_name.then(|| String::from_utf8_lossy(text).into_owned())
+        let extensions = extensions(fields).unwrap_or_default();
+        let is_authority = is_authority(extensions).unwrap_or(false);
+        let names_issuer_url = names_issuer_url(extensions).unwrap_or(false);
+        Some(Self {
+            begins_at,
+            expires_at,
+            rsa_bits,
+            issuer,
+            subject,
+            is_authority,
+            names_issuer_url,
         })
     }
+}
+
+/// The common name in the name of a subject or an issuer, if it has any.
+pub(crate) fn common_name(name: &[u8]) -> Option<String> {
+    let mut sets = Der(name);
+    std::iter::from_fn(|| sets.body(SET)).find_map(|set| {
+        let mut attribute = Der(Der(set).body(SEQUENCE)?);
+        let is_name = attribute.body(OBJECT_ID)? == COMMON_NAME;
+        let (_, text) = attribute.next()?;
+        is_name.then(|| String::from_utf8_lossy(text).into_owned())
+    })
 }
 
 /// Length of the modulus of a public key of RSA (RFC 8017, appendix A.1.1).
@@ -88,18 +105,36 @@ fn rsa_bits(public_key: &[u8]) -> Option<usize> {
     (algorithm == RSA).then_some(bits)
 }
 
-/// RFC 5280, section 4.2.1.9. `fields` are behind the public key.
-fn is_authority(mut fields: Der<'_>) -> Option<bool> {
+/// All extensions. `fields` are behind the public key.
+fn extensions(mut fields: Der<'_>) -> Option<&[u8]> {
     let all = std::iter::from_fn(|| fields.next()).find(|(tag, _)| *tag == EXTENSIONS)?.1;
-    let mut extensions = Der(Der(all).body(SEQUENCE)?);
-    std::iter::from_fn(|| extensions.body(SEQUENCE)).find_map(|extension| {
+    Der(all).body(SEQUENCE)
+}
+
+/// Elements of the sequence in an extension.
+fn extension<'a>(extensions: &'a [u8], id: &[u8]) -> Option<Der<'a>> {
+    let mut all = Der(extensions);
+    std::iter::from_fn(|| all.body(SEQUENCE)).find_map(|extension| {
         let mut parts = Der(extension);
-        if parts.body(OBJECT_ID)? != BASIC_CONSTRAINTS {
+        if parts.body(OBJECT_ID)? != id {
             return None;
         }
         let value = std::iter::from_fn(|| parts.next()).find(|(tag, _)| *tag == OCTET_STRING)?.1;
-        Some(Der(Der(value).body(SEQUENCE)?).body(BOOLEAN).is_some_and(|is| is != [0]))
+        Some(Der(Der(value).body(SEQUENCE)?))
     })
+}
+
+/// RFC 5280, section 4.2.1.9.
+fn is_authority(extensions: &[u8]) -> Option<bool> {
+    let is = extension(extensions, BASIC_CONSTRAINTS)?.body(BOOLEAN);
+    Some(is.is_some_and(|is| is != [0]))
+}
+
+/// RFC 5280, section 4.2.2.1: descriptions, each with a method and a place.
+fn names_issuer_url(extensions: &[u8]) -> Option<bool> {
+    let mut all = extension(extensions, AUTHORITY_ACCESS)?;
+    let mut descriptions = std::iter::from_fn(|| all.body(SEQUENCE));
+    Some(descriptions.any(|one| Der(one).body(OBJECT_ID) == Some(ISSUERS)))
 }
 
 /// A sequence of elements.
@@ -202,7 +237,9 @@ fn decimal(digits: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CertificateFields, GENERALIZED_TIME, UTC_TIME, date_text, since_1970};
+    use super::{
+        CertificateFields, GENERALIZED_TIME, UTC_TIME, common_name, date_text, since_1970,
+    };
     use proptest::prelude::{any, prop, prop_assert_eq, proptest};
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
     use std::time::Duration;
@@ -269,7 +306,8 @@ mod tests {
             let der = params.self_signed(&key).unwrap().der().to_vec();
             let read = CertificateFields::read(&der);
             assert_eq!((read.is_authority, read.issuer), (is_authority, read.subject));
-            assert_eq!((read.common_name().as_deref(), read.rsa_bits), (Some("Rack 1"), None));
+            let name = common_name(read.subject);
+            assert_eq!((name.as_deref(), read.rsa_bits), (Some("Rack 1"), None));
         }
     }
 
@@ -294,7 +332,7 @@ mod tests {
             }
             assert!(read.expires_at.is_none_or(|at| at < Duration::from_secs(1 << 38)));
             CertificateFields::read(&der[..cut.index(der.len())]);
-            let _ = CertificateFields::read(&der).common_name();
+            let _ = common_name(CertificateFields::read(&der).subject);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The client side of TLS: authorities, the server's name, the client's certificate.
 
-use super::certificate::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, read_authorities,
-};
+use super::certificate::{CertificateFault, CertificateFiles, LoadedCertificate, read_authorities};
 use super::session::Session;
+use forebay_base::FileFault;
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor};
@@ -30,7 +29,7 @@ pub struct ConnectFiles {
 pub enum ConnectFault {
     /// [`ConnectFiles::ca`], or the authorities of the system.
     #[error("{0}")]
-    Ca(PemFault),
+    Ca(FileFault),
     /// The files of [`ConnectFiles::certificate`].
     #[error("{0}")]
     Certificate(#[from] CertificateFault),
@@ -143,7 +142,7 @@ fn name_of(server: &str) -> Result<ServerName<'static>, ConnectFault> {
     name.map_err(|_| ConnectFault::Name(server.to_owned()))
 }
 
-fn of_system() -> Result<RootCertStore, PemFault> {
+fn of_system() -> Result<RootCertStore, FileFault> {
     let mut authorities = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     let (added, _) = authorities.add_parsable_certificates(found.certs);
@@ -152,5 +151,5 @@ fn of_system() -> Result<RootCertStore, PemFault> {
     }
     let why = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
     let what = format!("the system has no certificates of authorities{why}");
-    Err(PemFault { what, help: "install the package ca-certificates, or name a file" })
+    Err(FileFault::new(what, "install the package ca-certificates, or name a file"))
 }

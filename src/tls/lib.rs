@@ -17,7 +17,7 @@ mod tests;
 
 pub use accept::{AcceptFiles, Acceptor, FilesFault, Tickets};
 pub use certificate::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, leaf_for_authority,
+    CertificateFault, CertificateFiles, LoadedCertificate, MissingIssuer, leaf_for_authority,
     read_authorities,
 };
 pub use certificate_fields::date_text;

@@ -25,6 +25,44 @@ fn a_byte_order_mark_is_no_fault() {
     assert!(read_authorities(&files.cert).is_ok());
 }
 
+/// Issue 39: a file of another form had the help of a missing section.
+#[test]
+fn a_file_in_another_form_is_named_with_the_command_that_converts_it() {
+    let folder = Folder::new();
+    let key = KeyPair::generate().unwrap();
+    let cert = params(&["a"]).self_signed(&key).unwrap();
+    let good = folder.pair("a", &cert.pem(), &key.serialize_pem());
+    let wide = |name: &str, text: &str| {
+        let path = folder.0.path().join(name);
+        let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let binary = |name: &str, bytes: &[u8]| {
+        let path = folder.0.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let wide_cert = wide("wide.pem", &cert.pem());
+    let wide_key = wide("wide.key", &key.serialize_pem());
+    let der_cert = binary("cert.der", cert.der());
+    let der_key = binary("key.der", key.serialized_der());
+    for (cert, key, what, help) in [
+        (&wide_cert, &good.key, "the file is UTF-16, and has to be UTF-8", "iconv -f UTF-16"),
+        (&good.cert, &wide_key, "the file is UTF-16, and has to be UTF-8", "iconv -f UTF-16"),
+        (&der_cert, &good.key, "it holds no certificate in PEM", "openssl x509 -inform DER"),
+        (&good.cert, &der_key, "it holds no private key in PEM", "openssl pkey -inform DER"),
+    ] {
+        let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+        let fault = LoadedCertificate::read(&files).unwrap_err().to_string();
+        assert!(fault.contains(what) && fault.contains(help), "{fault}");
+    }
+    assert!(read_authorities(&wide_cert).unwrap_err().help.contains("iconv -f UTF-16"));
+    // A comment in Latin-1 is no fault.
+    let commented = [b"# f\xfcr a\n", cert.pem().as_bytes()].concat();
+    assert!(read_authorities(&binary("latin1.pem", &commented)).is_ok());
+}
+
 /// A folder with certificates.
 struct Folder(tempfile::TempDir);
 
@@ -539,7 +577,12 @@ fn a_wrong_chain_and_a_short_key_are_named() {
     };
     let issuer = issuer.pem();
     assert_eq!(read("good", &[&leaf, &issuer]).unwrap().stray, None);
-    assert_eq!(read("alone", &[&leaf]).unwrap().stray, None);
+    assert_eq!(read("good", &[&leaf, &issuer]).unwrap().missing_issuer, None);
+    let alone = read("alone", &[&leaf]).unwrap();
+    assert_eq!(alone.stray, None);
+    let missing = alone.missing_issuer.unwrap();
+    assert_eq!((&*missing.subject, &*missing.issuer), ("\"a.example\"", "\"Our CA\""));
+    assert!(!missing.is_intermediate, "a root may issue the certificate");
     let stray = read("stray", &[&leaf, &foreign]).unwrap().stray;
     assert_eq!(stray.as_deref(), Some("\"Foreign CA\""));
     let Err(CertificateFault::Cert(fault)) = read("turned", &[&issuer, &leaf]) else {

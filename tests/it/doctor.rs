@@ -28,11 +28,12 @@ fn engine(change: impl FnOnce(&mut EngineConfig)) -> EngineHandle {
 fn doctor(first: &str, text: &str) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("forebay.toml");
-    let [listen, admin] = [port_for_later(), port_for_later()];
     // A line of the text may say where it listens instead.
-    let own =
-        if text.contains("listen =") { String::new() } else { format!("listen = \"{listen}\"\n") };
-    std::fs::write(&file, format!("{own}admin = \"{admin}\"\n{text}")).unwrap();
+    let own = |key: &str| match text.contains(&format!("{key} =")) {
+        true => String::new(),
+        false => format!("{key} = \"{}\"\n", port_for_later()),
+    };
+    std::fs::write(&file, format!("{}{}{text}", own("listen"), own("admin"))).unwrap();
     let shell = format!("{first}exec \"$0\" doctor -c \"$1\"");
     let command = ["-c", &shell, env!("CARGO_BIN_EXE_forebay")];
     let ran = Command::new("sh").args(command).arg(&file).output().unwrap();
@@ -262,7 +263,8 @@ fn each_planted_fault_of_the_machine_is_found() {
     let address = taken.local_addr().unwrap();
     let (_, said) = doctor("", &format!("listen = \"{address}\"\n{text}"));
     let found = of(&said, "machine").join("\n");
-    assert!(found.contains(&format!("`listen` {address} is in use")), "{said}");
+    let process = format!("process {} (", std::process::id());
+    assert!(found.contains(&format!("`listen` {address} is in use: {process}")), "{said}");
     let (is_well, said) = doctor("", "polcy = \"kv\"\n");
     assert!(!is_well && said.contains("did you mean `policy`"), "{said}");
 }
@@ -276,8 +278,18 @@ fn a_router_that_runs_is_no_fault_with_tls_too() {
     for tls in [String::new(), format!("[tls]\ncert = {:?}\nkey = {:?}\n", pair.cert, pair.key)] {
         let router = RouterProcess::configured(&format!("{text}{tls}"));
         until("it is ready", || get(router.admin, "/readyz").status == 200);
-        let (_, said) = doctor("", &format!("listen = \"{}\"\n{text}{tls}", router.listen));
+        let listen = format!("listen = \"{}\"\n", router.listen);
+        let admin = format!("admin = \"{}\"\n", router.admin);
+        let (_, said) = doctor("", &format!("{listen}{admin}{text}{tls}"));
         assert!(!said.contains("in use"), "{said}");
+        // A certificate of a private authority is sent alone, and is right.
+        let note = "ok, \"localhost\" is sent alone: clients have to trust its issuer";
+        assert_eq!(said.contains(note), !tls.is_empty(), "{said}");
+        // Issue 39: a router of another configuration was silent.
+        let (_, said) = doctor("", &format!("{listen}{text}{tls}"));
+        let process = format!(": process {} (", router.process());
+        let what = format!("`listen` {} is in use by a router with another `admin`", router.listen);
+        assert!(said.contains(&format!("machine: {what}{process}")), "{said}");
         assert_eq!(router.logged("upgrade"), 0, "{}", router.log());
     }
 }

@@ -16,6 +16,7 @@ use forebay_discovery::{
     trouble_help, workers_of_name,
 };
 use forebay_fleet::worker::{EngineLimits, PlacesLimit};
+use forebay_tls::{CertificateFiles, LoadedCertificate, MissingIssuer};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +74,9 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     let cores = machine.cores.len();
     let about = if found.is_empty() { format!("{cores} cores") } else { String::new() };
     section(out, "machine", &about, &found).map_err(written)?;
+    for (path, note) in certificate_notes(&config) {
+        section(out, &format!("certificate {path}"), &note, &[]).map_err(written)?;
+    }
     if findings::are_fatal(&loaded.findings) {
         writeln!(out, "workers: not looked at, mend the configuration first").map_err(written)?;
         return Ok(false);
@@ -127,6 +131,20 @@ pub(crate) fn report(args: &DoctorArgs, out: &mut impl Write) -> Result<bool, St
     };
     writeln!(out, "{sum}").and_then(|()| out.flush()).map_err(written)?;
     Ok(count == 0)
+}
+
+/// Certificates of a private authority that are sent without its certificate, by their files. Right
+/// where a root has issued them, so no findings.
+fn certificate_notes(config: &Config) -> Vec<(String, String)> {
+    let of_clients = config.accept_files();
+    let all = of_clients.into_iter().chain(config.admin_accept_files());
+    let note = |files: CertificateFiles| {
+        let missing = LoadedCertificate::read(&files).ok()?.missing_issuer?;
+        let MissingIssuer { subject, issuer, is_intermediate } = missing;
+        let note = format!("{subject} is sent alone: clients have to trust its issuer {issuer}");
+        (!is_intermediate).then(|| (files.cert.display().to_string(), note))
+    };
+    all.flat_map(|files| files.certificates).filter_map(note).collect()
 }
 
 /// Fault of a worker without a description: a worker that answers is reached.

@@ -2,15 +2,18 @@
 //! accesses the system.
 
 use super::router_ports::RouterPorts;
-use crate::ingress::DescriptorShortage;
+use crate::ingress::{DescriptorShortage, try_bind};
+use crate::port_holder;
 use forebay_base::limits::SHARDS_MAX;
-use forebay_config::{Config, CpuShortage};
+use forebay_config::{AdminAddress, Config, CpuShortage};
 use forebay_discovery::MissingFeature;
 use forebay_net::Driver;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::Path;
 
 /// NUMA nodes of the kernel.
 const NODES: &str = "/sys/devices/system/node";
@@ -30,28 +33,45 @@ pub(crate) struct MachineFacts {
     pub(crate) has_uring: bool,
     /// The kernel's restriction of io_uring, if the kernel has such a switch.
     pub(crate) uring_switch: Option<u8>,
-    /// Configured addresses that cannot be bound, with the errors.
-    pub(crate) refused: Vec<(&'static str, SocketAddr, ErrorKind)>,
+    /// Configured addresses that cannot be bound.
+    pub(crate) refused: Vec<RefusedAddress>,
+    /// No process listens on the configured `admin`.
+    pub(crate) is_admin_free: bool,
+}
+
+/// A configured address that cannot be bound.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedAddress {
+    pub(crate) key: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) kind: ErrorKind,
+    /// The process that listens there, as far as this user can see it.
+    pub(crate) holder: Option<String>,
 }
 
 impl MachineFacts {
     pub(crate) fn gather(config: &Config) -> Self {
         let switch = std::fs::read_to_string(URING_SWITCH).ok();
-        let mut listeners = vec![("listen", config.listen)];
+        let is_shared = config.listen_shared;
+        let mut listeners = vec![("listen", config.listen, is_shared)];
         let further = config.listeners.iter();
-        listeners.extend(further.map(|listener| ("listener.address", listener.address)));
-        listeners.extend(config.admin.port_address().map(|admin| ("admin", admin)));
-        let refused = listeners.into_iter().filter_map(|(key, address)| {
-            let error = TcpListener::bind(address).err()?;
-            Some((key, address, error.kind()))
+        listeners.extend(further.map(|other| ("listener.address", other.address, is_shared)));
+        listeners.extend(config.admin.port_address().map(|admin| ("admin", admin, false)));
+        let refused = listeners.into_iter().filter_map(|(key, address, is_shared)| {
+            let kind = try_bind(address, is_shared).err()?.kind();
+            let holder =
+                if kind == ErrorKind::AddrInUse { port_holder::process(address) } else { None };
+            Some(RefusedAddress { key, address, kind, holder })
         });
+        let refused: Vec<_> = refused.collect();
         Self {
+            is_admin_free: is_free(&config.admin, &refused),
             cores: available_cores(),
             nodes: nodes(),
             files_max: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
             has_uring: Driver::is_uring_allowed(),
             uring_switch: switch.and_then(|text| text.trim().parse().ok()),
-            refused: refused.collect(),
+            refused,
         }
     }
 
@@ -75,9 +95,16 @@ impl MachineFacts {
             };
             found.push(lack("io_uring is not available: epoll costs more CPU per request", help));
         }
-        for (key, address, kind) in &self.refused {
+        // A router of this configuration has its `admin` too.
+        let is_other_router = self.is_admin_free;
+        for RefusedAddress { key, address, kind, holder } in &self.refused {
             let (what, help) = match kind {
-                ErrorKind::AddrInUse if running.may_own(*address) => continue,
+                ErrorKind::AddrInUse if running.may_own(*address) && !is_other_router => continue,
+                ErrorKind::AddrInUse if running.may_own(*address) => {
+                    let help = "end that router, or change the key; if that router is to have this \
+                                configuration, restart it, since `admin` has changed";
+                    ("is in use by a router with another `admin`", help)
+                }
                 ErrorKind::AddrInUse => ("is in use", "end the other process, or change the key"),
                 ErrorKind::AddrNotAvailable => ("is no address of this machine", "change the key"),
                 ErrorKind::PermissionDenied => {
@@ -85,7 +112,8 @@ impl MachineFacts {
                 }
                 _ => ("cannot be opened", "change the key"),
             };
-            found.push(lack(format!("`{key}` {address} {what}"), help));
+            let holder = holder.as_ref().map_or_else(String::new, |holder| format!(": {holder}"));
+            found.push(lack(format!("`{key}` {address} {what}{holder}"), help));
         }
         found
     }
@@ -112,6 +140,28 @@ impl MachineFacts {
                         with `listen_shared`";
             found.push(lack(what, help));
         }
+    }
+}
+
+/// Does not wait where the queue of connections is full, as behind a stopped process.
+fn try_connect(path: &Path) -> io::Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(connect(&socket, &SocketAddrUnix::new(path)?)?)
+}
+
+/// Does no process listen on the address of the admin API? With port 0 the address is not known.
+fn is_free(admin: &AdminAddress, refused: &[RefusedAddress]) -> bool {
+    match admin {
+        AdminAddress::Tcp(address) => {
+            let is_taken = |other: &RefusedAddress| {
+                other.address == *address && other.kind == ErrorKind::AddrInUse
+            };
+            address.port() != 0 && !refused.iter().any(is_taken)
+        }
+        AdminAddress::Unix(path) => try_connect(path).is_err_and(|error| {
+            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+        }),
     }
 }
 
@@ -162,7 +212,14 @@ mod tests {
             has_uring: true,
             uring_switch: Some(0),
             refused: Vec::new(),
+            is_admin_free: false,
         }
+    }
+
+    fn refused(key: &'static str, address: SocketAddr, kind: ErrorKind) -> RefusedAddress {
+        let holder = Some("process 4711 (nginx)".to_owned());
+        let holder = holder.filter(|_| kind == ErrorKind::AddrInUse);
+        RefusedAddress { key, address, kind, holder }
     }
 
     fn whats(facts: &MachineFacts, cores: &[usize]) -> Vec<String> {
@@ -178,7 +235,7 @@ mod tests {
     #[test]
     fn each_planted_fault_is_found() {
         let at = SocketAddr::from(([10, 0, 0, 9], 80));
-        let refused = |kind| vec![("listen", at, kind)];
+        let refused = |kind| vec![refused("listen", at, kind)];
         for (facts, cores, says) in [
             (well(), vec![0, 9], "may not use core 9"),
             (well(), vec![1, 2], "several NUMA nodes: [0, 1]"),
@@ -188,7 +245,7 @@ mod tests {
             (
                 MachineFacts { refused: refused(ErrorKind::AddrInUse), ..well() },
                 vec![0],
-                "`listen` 10.0.0.9:80 is in use",
+                "`listen` 10.0.0.9:80 is in use: process 4711 (nginx)",
             ),
             (
                 MachineFacts { refused: refused(ErrorKind::AddrNotAvailable), ..well() },
@@ -208,6 +265,13 @@ mod tests {
         let own = RouterPorts::Known([80].into());
         assert_eq!(used.findings(&config, &own), [], "the router itself");
         assert_eq!(used.findings(&config, &RouterPorts::Unknown), [], "perhaps the router");
+        // Issue 39: another router on `listen` was silent.
+        let other = MachineFacts { is_admin_free: true, ..used };
+        for running in [own, RouterPorts::Unknown] {
+            let found = other.findings(&config, &running);
+            let says = "`listen` 10.0.0.9:80 is in use by a router with another `admin`: process";
+            assert!(found.len() == 1 && found[0].what.starts_with(says), "{found:?}");
+        }
     }
 
     /// The router runs, and a key was changed to the port of another process.
@@ -215,14 +279,30 @@ mod tests {
     fn a_port_of_another_process_is_found_beside_a_running_router() {
         let address = |port| SocketAddr::from(([10, 0, 0, 9], port));
         let refused = vec![
-            ("listen", address(80), ErrorKind::AddrInUse),
-            ("admin", address(9_091), ErrorKind::AddrInUse),
+            refused("listen", address(80), ErrorKind::AddrInUse),
+            refused("admin", address(9_091), ErrorKind::AddrInUse),
         ];
         let facts = MachineFacts { refused, ..well() };
         let config = Config { cores: vec![0], ..Config::default() };
         let found = facts.findings(&config, &RouterPorts::Known([80, 9_090].into()));
         let whats: Vec<&str> = found.iter().map(|found| &*found.what).collect();
-        assert_eq!(whats, ["`admin` 10.0.0.9:9091 is in use"]);
+        assert_eq!(whats, ["`admin` 10.0.0.9:9091 is in use: process 4711 (nginx)"]);
+    }
+
+    #[test]
+    fn the_admin_address_is_free_without_a_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let admin = AdminAddress::Unix(path.clone());
+        assert!(is_free(&admin, &[]));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(!is_free(&admin, &[]));
+        drop(listener);
+        assert!(is_free(&admin, &[]), "a socket that a killed process has left");
+        let address = SocketAddr::from(([127, 0, 0, 1], 9_090));
+        let admin = AdminAddress::Tcp(address);
+        assert!(is_free(&admin, &[refused("admin", address, ErrorKind::AddrNotAvailable)]));
+        assert!(!is_free(&admin, &[refused("admin", address, ErrorKind::AddrInUse)]));
     }
 
     /// Without `cores`, a router uses the cores that it may use: their descriptors count too.

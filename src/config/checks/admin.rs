@@ -1,10 +1,11 @@
 //! Checks the keys of the admin API.
 
-use super::check::{Check, collide};
+use super::check::{Check, collide, folder_fault};
 use crate::sections::schema::Config;
 use crate::sections::tls::AdminTlsConfig;
 use crate::values::admin_address::AdminAddress;
 use crate::values::token::read_token;
+use forebay_base::FileFault;
 use forebay_tls::CertificateFiles;
 use rustix::fs::{Access, access};
 use std::net::SocketAddr;
@@ -92,9 +93,8 @@ impl Check<'_> {
         if path.is_dir() {
             let what = format!("`admin` unix:{} is a directory", path.display());
             self.error("admin", what, "name a file in it");
-        } else if !folder.is_dir() {
-            let what = format!("`admin`: {} is not a directory", folder.display());
-            self.error("admin", what, "create it; only the socket itself is made by the router");
+        } else if let Some(FileFault { what, help }) = folder_fault(folder) {
+            self.error("admin", format!("`admin`: {what}"), help);
         } else if access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
             let what = format!("`admin`: no socket can be made in {}", folder.display());
             self.warning("admin", what, "the user who runs the router has to be able to");
@@ -111,13 +111,7 @@ impl Check<'_> {
                 }
                 Some(token)
             }
-            Err(what) => {
-                let is_closed = path
-                    .is_some_and(|path| path.exists() && access(path, Access::READ_OK).is_err());
-                let help = match is_closed {
-                    true => "the user who runs this command has to be able to read it",
-                    false => "write one line into it, for example with: openssl rand -hex 32",
-                };
+            Err(FileFault { what, help }) => {
                 self.error(key, format!("`{key}` {what}"), help);
                 None
             }

@@ -10,9 +10,11 @@ use crate::values::engine::LoadSource;
 use crate::values::quantity::format_duration;
 use crate::values::url::{WorkerUrl, WorkerUrlError, shown_url};
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
+use forebay_base::{FileFault, open_file};
 use rustix::fs::{Access, access};
 use serde_json::Value;
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -247,13 +249,35 @@ impl Check<'_> {
     }
 
     pub(crate) fn model_dir(&mut self, path: &str, dir: &Path) {
-        if !dir.is_dir() {
-            let what = format!("`model_dir` {} is not a directory", dir.display());
-            self.error(path, what, "it should hold tokenizer.json and tokenizer_config.json");
-        } else if !TOKENIZERS.iter().any(|name| dir.join(name).is_file()) {
-            let what = format!("`model_dir` {} holds no tokenizer.json", dir.display());
-            self.warning(path, what, "without it prompts are not matched against KV caches");
+        const FORM: &str = "download tokenizer.json and tokenizer_config.json of the model into it";
+        match dir.metadata() {
+            Ok(found) if found.is_dir() => self.tokenizer(path, dir),
+            Ok(_) => {
+                let what = format!("`model_dir` {} is not a directory", dir.display());
+                self.error(path, what, "name the folder of the file");
+            }
+            Err(error) => {
+                let FileFault { what, help } = FileFault::of_read(dir, &error, FORM);
+                self.error(path, format!("`model_dir` {what}"), help);
+            }
         }
+    }
+
+    fn tokenizer(&mut self, path: &str, dir: &Path) {
+        let mut refusal = None;
+        for file in TOKENIZERS.map(|name| dir.join(name)) {
+            match open_file(&file) {
+                Ok(_) => return,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => refusal = Some(FileFault::of_read(&file, &error, "")),
+            }
+        }
+        let nowhere = || {
+            let help = "without it prompts are not matched against KV caches";
+            FileFault::new(format!("{} holds no tokenizer.json", dir.display()), help)
+        };
+        let FileFault { what, help } = refusal.unwrap_or_else(nowhere);
+        self.warning(path, format!("`model_dir` {what}"), help);
     }
 
     fn snapshot(&mut self, config: &Config) {
@@ -285,12 +309,16 @@ impl Check<'_> {
         let folder = parent.unwrap_or(Path::new("."));
         if path.file_name().is_none() || path.is_dir() {
             self.error(key, format!("`{key}` {shown} is a directory"), "name a file in it");
-        } else if !folder.is_dir() {
-            let what = format!("`{key}` {shown}: {} is not a directory", folder.display());
-            self.error(key, what, "create it; only the file itself is made by the router");
+        } else if let Some(FileFault { what, help }) = folder_fault(folder) {
+            self.error(key, format!("`{key}` {shown}: {what}"), help);
         } else if access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
             let what = format!("`{key}` {shown}: no file can be made in {}", folder.display());
             self.warning(key, what, "the user who runs the router has to be able to");
+        } else if let Err(error) = open_file(path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            let FileFault { what, help } = FileFault::of_read(path, &error, "");
+            self.warning(key, format!("`{key}` {what}"), help);
         }
     }
 
@@ -409,6 +437,18 @@ impl Check<'_> {
                 "stay below the engines' keep-alive time, or requests meet closed connections";
             self.warning("timeouts.upstream_idle", what, help);
         }
+    }
+}
+
+/// Fault of a folder in which the router makes a file.
+pub(crate) fn folder_fault(folder: &Path) -> Option<FileFault> {
+    const FORM: &str = "create it: the router makes the file alone";
+    match folder.metadata() {
+        Ok(found) if found.is_dir() => None,
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Some(FileFault::of_read(folder, &error, FORM))
+        }
+        _ => Some(FileFault::new(format!("{} is not a directory", folder.display()), FORM)),
     }
 }
 

@@ -318,7 +318,7 @@ fn keys_that_are_off<T: KeyTable + Clone>(values: &T) -> HashSet<&'static str> {
 }
 
 /// Keys and addresses of the sockets that the router listens on.
-fn own_addresses(router: &Config) -> Vec<(&'static str, SocketAddr)> {
+pub(super) fn own_addresses(router: &Config) -> Vec<(&'static str, SocketAddr)> {
     let mut own = vec![("listen", router.listen)];
     own.extend(router.listeners.iter().map(|listener| ("listener", listener.address)));
     if let AdminAddress::Tcp(admin) = &router.admin {
@@ -328,7 +328,7 @@ fn own_addresses(router: &Config) -> Vec<(&'static str, SocketAddr)> {
 }
 
 /// Key of the own address that a URL leads to.
-fn looping_key(own: &[(&'static str, SocketAddr)], url: &str) -> Option<&'static str> {
+pub(super) fn looping_key(own: &[(&'static str, SocketAddr)], url: &str) -> Option<&'static str> {
     let url = WorkerUrl::parse(url).ok()?;
     own_key(own, literal(&url.host, url.port)?)
 }

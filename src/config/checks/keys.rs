@@ -5,6 +5,7 @@ use crate::keys::finding::{Finding, Origin};
 use crate::sections::client::JwtConfig;
 use crate::sections::schema::Config;
 use crate::values::url::{JwksUrl, shown_url};
+use forebay_base::FileFault;
 use forebay_keys::{KeyFileError, KeyRing, read, read_token_keys};
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,9 +20,8 @@ impl Check<'_> {
                 self.warning("api_keys", what, "add one with `forebay key add`");
             }
             Ok(keys) => self.tenants_without_key(config, &keys),
-            Err(KeyFileError::Unreadable(what)) => {
-                let what = format!("`api_keys`: {what}");
-                self.error("api_keys", what, "write it with `forebay key add`");
+            Err(KeyFileError::Unreadable(FileFault { what, help })) => {
+                self.error("api_keys", format!("`api_keys`: cannot read {what}"), help);
             }
             Err(KeyFileError::Faulty(faults)) => {
                 let name = path.display().to_string();
@@ -69,10 +69,8 @@ impl Check<'_> {
                 self.error("jwt.jwks", what, help);
             }
             None => {
-                let read = read_token_keys(Path::new(place));
-                if let Err(what) = read {
-                    let what = format!("`jwt.jwks`: {what}");
-                    self.error("jwt.jwks", what, "write a JSON Web Key Set (RFC 7517)");
+                if let Err(FileFault { what, help }) = read_token_keys(Path::new(place)) {
+                    self.error("jwt.jwks", format!("`jwt.jwks`: {what}"), help);
                 }
             }
         }

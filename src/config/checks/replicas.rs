@@ -1,16 +1,18 @@
 //! Checks the keys of replicas. Reads the files.
 
 use super::check::Check;
+use super::contradictions::{looping_key, own_addresses};
 use super::upstream::in_words;
 use crate::sections::replicas::NatsConfig;
 use crate::sections::schema::Config;
 use crate::sections::server_names::{NATS_PORT, nats_authority};
 use crate::values::admin_address::AdminAddress;
 use crate::values::url::{WorkerUrl, shown_url, split_port};
+use forebay_base::FileFault;
 use forebay_base::limits::REPLICA_PEERS_MAX;
-use forebay_tls::ConnectFault;
+use forebay_tls::{CertificateFiles, ConnectFault};
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 impl Check<'_> {
     pub(crate) fn replicas(&mut self, config: &Config) {
@@ -25,6 +27,10 @@ impl Check<'_> {
             let key = self.either("replicas.cert", "replicas.key");
             self.error(key, what, "give both or none");
         }
+        if let (Some(cert), Some(key)) = (&replicas.cert, &replicas.key) {
+            let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+            self.client_certificate("replicas.cert", &files, "peers");
+        }
         self.token("replicas.token_file", replicas.token_file.as_deref());
         if replicas.peers.is_empty() {
             return;
@@ -38,6 +44,7 @@ impl Check<'_> {
             let what = format!("`replicas.peers` has {count} URLs, more than {REPLICA_PEERS_MAX}");
             self.error("replicas.peers", what, "use NATS for more routers");
         }
+        let own = own_addresses(config);
         let mut seen = HashSet::new();
         let mut peers = Vec::new();
         for text in &replicas.peers {
@@ -50,14 +57,18 @@ impl Check<'_> {
                     let what = format!("`replicas.peers` names {} twice", url.authority);
                     self.error("replicas.peers", what, "remove one of the two");
                 }
-                Ok(url) => peers.push(url),
+                Ok(url) => {
+                    if let Some(key) = looping_key(&own, text).filter(|key| *key != "admin") {
+                        let what = format!("`replicas.peers` {text} is `{key}` of this router");
+                        let help = "write the `admin` addresses of the other routers: the ports \
+                            of clients have no messages";
+                        self.warning("replicas.peers", what, help);
+                    }
+                    peers.push(url);
+                }
             }
         }
-        let own = config.admin.port_address();
-        let is_own = |peer: &WorkerUrl| {
-            let ip = peer.host.parse::<IpAddr>().ok();
-            ip.map(|ip| SocketAddr::new(ip, peer.port)) == own
-        };
+        let is_own = |peer: &WorkerUrl| looping_key(&own, &peer.text()) == Some("admin");
         if !peers.is_empty() && peers.iter().all(is_own) {
             let what = "`replicas.peers` lists this router alone, by its own `admin`";
             self.warning("replicas.peers", what, "add the `admin` addresses of the other routers");
@@ -73,7 +84,7 @@ impl Check<'_> {
                 ConnectFault::Certificate(_) => "replicas.cert",
                 ConnectFault::Name(_) | ConnectFault::Other(_) => "replicas.peers",
             };
-            let (what, help) = in_words(&fault);
+            let FileFault { what, help } = in_words(fault);
             self.error(key, format!("TLS to peers: {what}"), help);
         }
         let is_remote = |peer: &WorkerUrl| {
@@ -153,6 +164,27 @@ mod tests {
         let found: Vec<String> = loaded.findings.iter().map(ToString::to_string).collect();
         let says = "f:2:9: warning: peers do not reach `admin` 127.0.0.1";
         assert!(found.len() == 1 && found[0].starts_with(says), "{found:?}");
+    }
+
+    /// Issue 39: a peer at the port of clients was silent.
+    #[test]
+    fn a_peer_at_a_port_of_clients_of_this_router_is_a_warning() {
+        let keys = "listen = \"127.0.0.1:8000\"\n[[listener]]\naddress = \"127.0.0.1:8001\"\n";
+        for (url, key) in [
+            ("http://127.0.0.1:8000", Some("listen")),
+            ("http://localhost:8000", Some("listen")),
+            ("http://127.0.0.1:8001", Some("listener")),
+            ("http://127.0.0.1:8002", None),
+        ] {
+            let found = peers(&format!("\"http://127.0.0.1:9091\", {url:?}"), keys);
+            assert_eq!(found.len(), usize::from(key.is_some()), "{url}: {found:?}");
+            for (found, key) in found.iter().zip(key) {
+                let says = format!("warning: `replicas.peers` {url} is `{key}` of this router. ");
+                assert!(found.contains(&says) && found.contains("`admin` addresses"), "{found}");
+            }
+        }
+        let alone = peers(r#""http://localhost:9090""#, "");
+        assert!(alone.len() == 1 && alone[0].contains("lists this router alone"), "{alone:?}");
     }
 
     #[test]

@@ -4,10 +4,10 @@ use super::check::{Check, collide};
 use crate::sections::schema::Config;
 use crate::sections::tls::{CertificateConfig, ClientAuth, TlsConfig};
 use forebay_base::limits::{CERTIFICATES_MAX, LISTENERS_MAX};
-use forebay_base::since_1970;
+use forebay_base::{FileFault, since_1970};
 use forebay_tls::{
-    CertificateFault, CertificateFiles, LoadedCertificate, PemFault, date_text, leaf_for_authority,
-    read_authorities,
+    CertificateFault, CertificateFiles, LoadedCertificate, MissingIssuer, date_text,
+    leaf_for_authority, read_authorities,
 };
 use std::path::Path;
 use std::time::Duration;
@@ -16,13 +16,26 @@ use std::time::Duration;
 const EXPIRES_SOON: Duration = Duration::from_hours(7 * 24);
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
+/// A certificate of the router in findings.
+struct ShownCertificate<'a> {
+    /// Place of the key with its file.
+    origin: &'a str,
+    /// The key and the file.
+    subject: String,
+    file: &'a Path,
+    /// The other side of its connections.
+    readers: &'static str,
+}
+
 impl Check<'_> {
     pub(crate) fn tls(&mut self, config: &Config) {
         let TlsConfig { cert, key, .. } = &config.tls;
+        let mut known = Vec::new();
         match (cert, key) {
             (Some(cert), Some(key)) => {
                 let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
-                self.certificate("tls", &files);
+                let first = self.certificate("tls", &files);
+                known.extend(first.map(|first| ("`tls.cert`", first)));
             }
             (Some(_), None) => self.error("tls.cert", "`tls.cert` has no `tls.key`", "add the key"),
             (None, Some(_)) => {
@@ -35,8 +48,14 @@ impl Check<'_> {
             let unset = CertificateConfig::default();
             if further.cert == unset.cert || further.key == unset.key {
                 self.error(&path, "a certificate needs `cert` and `key`", "add both");
-            } else {
-                self.certificate(&path, &further.files());
+            } else if let Some(found) = self.certificate(&path, &further.files()) {
+                if let Some((other, _)) = known.iter().find(|(_, known)| known.is_same(&found)) {
+                    let file = further.cert.display();
+                    let what = format!("`certificate.cert` {file} has the certificate of {other}");
+                    let help = "remove the table, or name the files of another certificate";
+                    self.warning(&format!("{path}.cert"), what, help);
+                }
+                known.push(("another [[certificate]]", found));
             }
         }
         if config.certificates.len() >= CERTIFICATES_MAX {
@@ -47,58 +66,115 @@ impl Check<'_> {
         self.listeners(config);
     }
 
-    pub(crate) fn certificate(&mut self, path: &str, files: &CertificateFiles) {
-        let (key, shown) = match path.split_once('.') {
-            None => (path.to_owned(), path),
-            Some((list, _)) => (path.to_owned(), list),
-        };
-        let certified = match LoadedCertificate::read(files) {
-            Ok(certified) => certified,
-            Err(CertificateFault::Cert(PemFault { what, help })) => {
-                let what = format!("`{shown}.cert` {what}");
-                return self.error(&format!("{key}.cert"), what, help);
+    /// Checks a pair of files of the table at `path`, such as `certificate.0`; returns the
+    /// certificate, if it can be used.
+    pub(crate) fn certificate(
+        &mut self,
+        path: &str,
+        files: &CertificateFiles,
+    ) -> Option<LoadedCertificate> {
+        let shown = path.split('.').next().unwrap_or(path);
+        let read = LoadedCertificate::read(files);
+        match &read {
+            Ok(certified) => {
+                if certified.is_slow {
+                    let name = files.key.display();
+                    let what = format!("`{shown}.key` {name}: RSA with more than 2048 bits");
+                    let help =
+                        "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
+                    self.warning(&format!("{path}.key"), what, help);
+                }
+                let key = format!("{shown}.cert");
+                let readers = if path == "admin_tls" { "callers of `admin`" } else { "clients" };
+                self.usable(&format!("{path}.cert"), &key, files, readers, certified);
             }
-            Err(CertificateFault::Key(PemFault { what, help })) => {
-                let what = format!("`{shown}.key` {what}");
-                return self.error(&format!("{key}.key"), what, help);
+            Err(CertificateFault::Cert(FileFault { what, help })) => {
+                self.error(&format!("{path}.cert"), format!("`{shown}.cert` {what}"), help);
             }
-        };
-        if certified.is_slow {
-            let name = files.key.display();
-            let what = format!("`{shown}.key` {name}: RSA with more than 2048 bits");
-            let help = "each handshake holds a shard for milliseconds; use an ECDSA key (P-256)";
-            self.warning(&format!("{key}.key"), what, help);
+            Err(CertificateFault::Key(FileFault { what, help })) => {
+                self.error(&format!("{path}.key"), format!("`{shown}.key` {what}"), help);
+            }
         }
+        read.ok()
+    }
+
+    /// Checks a certificate that workers or peers are shown. A file at fault has its finding
+    /// already.
+    pub(crate) fn client_certificate(
+        &mut self,
+        origin: &str,
+        files: &CertificateFiles,
+        readers: &'static str,
+    ) {
+        let key = if origin.starts_with("worker.") { "tls_cert" } else { origin };
+        if let Ok(certified) = LoadedCertificate::read(files) {
+            self.usable(origin, key, files, readers, &certified);
+        }
+    }
+
+    fn usable(
+        &mut self,
+        origin: &str,
+        key: &str,
+        files: &CertificateFiles,
+        readers: &'static str,
+        certified: &LoadedCertificate,
+    ) {
+        let file = &*files.cert;
+        let subject = format!("`{key}` {}", file.display());
+        let shown = ShownCertificate { origin, subject, file, readers };
+        self.chain(&shown, certified);
+        self.validity(&shown, certified);
+    }
+
+    /// Certificates that stand behind the first, or are missing there.
+    fn chain(&mut self, shown: &ShownCertificate<'_>, certified: &LoadedCertificate) {
+        let ShownCertificate { origin, subject, readers, .. } = shown;
         if let Some(stray) = &certified.stray {
-            let name = files.cert.display();
-            let what = format!("`{shown}.cert` {name}: {stray} is no issuer of the chain");
+            let what = format!("{subject}: {stray} is no issuer of the chain");
             let help = "a certificate behind the first issues a certificate before it: write the \
                 issuers in their order, without others";
-            self.warning(&format!("{key}.cert"), what, help);
+            return self.warning(origin, what, help);
         }
+        // Public authorities issue no certificate of a server from a root (CA/Browser Forum,
+        // Baseline Requirements, section 6.1.7), and write the URL of the issuer. A private
+        // authority without a URL may be a root, which its clients have: `doctor` notes that.
+        if let Some(MissingIssuer { subject: name, issuer, is_intermediate: true }) =
+            &certified.missing_issuer
+        {
+            let what =
+                format!("{subject} has {name} without the certificate of its issuer {issuer}");
+            let help = format!(
+                "append the intermediate certificates, as in fullchain.pem of certbot: {readers} \
+                 do not have them, and refuse the connection"
+            );
+            self.warning(origin, what, help);
+        }
+    }
+
+    fn validity(&mut self, shown: &ShownCertificate<'_>, certified: &LoadedCertificate) {
+        let ShownCertificate { origin, subject, file, readers } = shown;
         let until_valid = certified.begins_at.map(|at| at.saturating_sub(since_1970()));
         if let Some(until_valid) = until_valid.filter(|left| !left.is_zero()) {
-            let name = files.cert.display();
             let date = date_text(since_1970() + until_valid);
-            let what = format!("`{shown}.cert` {name} is valid only from {date}");
-            let help = "clients refuse it until then; compare the clock of this machine";
-            self.warning(&format!("{key}.cert"), what, help);
+            let what = format!("{subject} is valid only from {date}");
+            let help = format!("{readers} refuse it until then; compare the clock of this machine");
+            self.warning(origin, what, help);
         }
         let Some(left) = certified.expires_at.map(|at| at.saturating_sub(since_1970())) else {
             return;
         };
-        let origin = format!("{key}.cert");
-        let name = files.cert.display();
+        let name = file.display();
         if left.is_zero() {
-            let what = format!("`{shown}.cert` {name} has expired");
-            let whose = if key == "admin_tls" { "callers of `admin`" } else { "clients" };
-            let help =
-                format!("{whose} refuse this certificate of the router: renew {name}, then reload");
-            self.warning(&origin, what, help);
+            let what = format!("{subject} has expired");
+            let help = format!(
+                "{readers} refuse this certificate of the router: renew {name}, then reload"
+            );
+            self.warning(origin, what, help);
         } else if left < EXPIRES_SOON {
             let days = left.as_secs() / SECONDS_PER_DAY;
-            let what = format!("`{shown}.cert` {name} expires in {days} days");
-            self.warning(&origin, what, format!("renew {name}, then reload"));
+            let what = format!("{subject} expires in {days} days");
+            self.warning(origin, what, format!("renew {name}, then reload"));
         }
     }
 
@@ -132,7 +208,7 @@ impl Check<'_> {
                 self.warning(key, what, help);
             }
             Ok(None) => {}
-            Err(PemFault { what, help }) => self.error(key, format!("`{shown}` {what}"), help),
+            Err(FileFault { what, help }) => self.error(key, format!("`{shown}` {what}"), help),
         }
     }
 

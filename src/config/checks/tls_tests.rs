@@ -2,7 +2,10 @@
 
 use crate::Config;
 use crate::ListenerConfig;
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, DnType, IsCa, KeyPair,
+    date_time_ymd,
+};
 use std::path::Path;
 
 const WORKER: &str = "[[worker]]\nurl = \"http://a:1\"\n";
@@ -101,6 +104,119 @@ fn files_are_read_and_faults_stand_at_their_keys() {
     ] {
         let found = findings(folder, text);
         assert!(found.iter().any(|one| one.starts_with(finding)), "{text}\n{found:?}");
+    }
+}
+
+/// Method `caIssuers` of `authorityInfoAccess`, and with the last digit 1 `ocsp`.
+fn access_extension(method: u8) -> CustomExtension {
+    let url = b"http://ca.example/r1";
+    let head = [0x30, 0x22, 0x30, 0x20, 6, 8, 0x2b, 6, 1, 5, 5, 7, 0x30, method, 0x86, 0x14];
+    let content = head.iter().chain(url).copied().collect();
+    CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], content)
+}
+
+/// Issue 39: a certificate without its intermediates was silent, and clients refused it.
+#[test]
+fn a_certificate_without_its_intermediates_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mut of_issuer = CertificateParams::new(Vec::new()).unwrap();
+    of_issuer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    of_issuer.distinguished_name.push(DnType::CommonName, "R1");
+    let issuer = KeyPair::generate().unwrap();
+    let issuer = CertifiedIssuer::self_signed(of_issuer, issuer).unwrap();
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(folder.join("a.key"), key.serialize_pem()).unwrap();
+    for (extension, has_chain, is_found) in [
+        (Some(access_extension(2)), false, true),
+        (Some(access_extension(2)), true, false),
+        // A private authority may be a root, which clients have.
+        (Some(access_extension(1)), false, false),
+        (None, false, false),
+    ] {
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.custom_extensions.extend(extension);
+        let mut pem = params.signed_by(&key, &issuer).unwrap().pem();
+        if has_chain {
+            pem += &issuer.pem();
+        }
+        std::fs::write(folder.join("a.pem"), pem).unwrap();
+        for (table, admin) in [
+            ("[tls]", ""),
+            (
+                "[[certificate]]",
+                "[[listener]]\ntls = true\n\
+            address = \"127.0.0.1:1\"\n",
+            ),
+            ("[admin_tls]", ""),
+        ] {
+            let text = format!("{table}\ncert = \"@/a.pem\"\nkey = \"@/a.key\"\n{admin}");
+            let found = findings(folder, &text);
+            assert_eq!(found.len(), usize::from(is_found), "{text}: {found:?}");
+            let table = table.trim_matches(['[', ']']);
+            for found in found {
+                let says = format!(
+                    "f:2:8: warning: `{table}.cert` @/a.pem has \"a.example\" without the \
+                     certificate of its issuer \"R1\". help: append the intermediate certificates"
+                );
+                assert!(found.starts_with(&says), "{found}");
+            }
+        }
+    }
+}
+
+/// Issue 39: a second table of the same certificate was silent.
+#[test]
+fn a_certificate_of_two_tables_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "a", 2999);
+    write(folder, "b", 2999);
+    std::fs::copy(folder.join("b.pem"), folder.join("copy.pem")).unwrap();
+    let table = |table: &str, cert: &str, key: &str| {
+        format!("{table}\ncert = \"@/{cert}.pem\"\nkey = \"@/{key}.key\"\n")
+    };
+    let of = |certificates: [(&str, &str); 2]| {
+        let first = table("[tls]", "a", "a");
+        let further = certificates.map(|(cert, key)| table("[[certificate]]", cert, key));
+        findings(folder, &(first + &further.concat()))
+    };
+    let first = of([("a", "a"), ("b", "b")]);
+    let says = "f:5:8: warning: `certificate.cert` @/a.pem has the certificate of `tls.cert`. ";
+    assert!(first.len() == 1 && first[0].starts_with(says), "{first:?}");
+    let second = of([("b", "b"), ("copy", "b")]);
+    let says = "f:8:8: warning: `certificate.cert` @/copy.pem has the certificate of another \
+        [[certificate]]. help: remove the table";
+    assert!(second.len() == 1 && second[0].starts_with(says), "{second:?}");
+}
+
+/// Issue 39: an expired certificate for workers or peers was silent.
+#[test]
+fn a_certificate_that_others_refuse_is_a_warning_at_each_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write(folder, "a", 2999);
+    write(folder, "old", 2021);
+    let pair = |prefix: &str| {
+        let prefix = prefix.to_owned();
+        format!("{prefix}cert = \"@/old.pem\"\n{prefix}key = \"@/old.key\"\n")
+    };
+    let secure = "[[worker]]\nurl = \"https://b:1\"\ntls_ca = \"@/a.pem\"\n";
+    for (text, place, key, readers) in [
+        (format!("[upstream_tls]\n{}{secure}", pair("")), "2:8", "upstream_tls.cert", "workers"),
+        (format!("{secure}{}", pair("tls_")), "4:12", "tls_cert", "workers"),
+        (
+            format!("[replicas]\n{}peers = [\"https://127.0.0.1:1\"]\nca = \"@/a.pem\"", pair("")),
+            "2:8",
+            "replicas.cert",
+            "peers",
+        ),
+    ] {
+        let found = findings(folder, &text);
+        let says = format!(
+            "f:{place}: warning: `{key}` @/old.pem has expired. help: {readers} refuse this"
+        );
+        assert!(found.len() == 1 && found[0].starts_with(&says), "{text}\n{found:?}");
     }
 }
 

@@ -7,6 +7,7 @@ use crate::values::header_file::read_header_file;
 use crate::values::log_targets::{own_crates, unknown_target};
 use crate::values::record_format::RecordFormat;
 use crate::values::url::{WorkerUrlError, shown_url};
+use forebay_base::FileFault;
 use std::net::IpAddr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -17,8 +18,8 @@ impl Check<'_> {
         if let Some(path) = ca {
             self.authorities("traces.ca", "traces.ca", path);
         }
-        if let Some(Err(what)) = headers_file.as_deref().map(read_header_file) {
-            let help = "write a line for each field, such as authorization: Bearer TOKEN";
+        let read = headers_file.as_deref().map(read_header_file);
+        if let Some(Err(FileFault { what, help })) = read {
             self.error("traces.headers_file", format!("`traces.headers_file` {what}"), help);
         }
         let (Some(endpoint), Some(server)) = (endpoint, config.traces.server()) else { return };

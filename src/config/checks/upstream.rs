@@ -4,7 +4,8 @@ use super::check::Check;
 use crate::sections::schema::Config;
 use crate::sections::worker::{WorkerConfig, WorkerTlsConfig};
 use crate::values::url::WorkerUrl;
-use forebay_tls::{CertificateFault, ConnectFault, ConnectFiles, Connector};
+use forebay_base::FileFault;
+use forebay_tls::{CertificateFault, CertificateFiles, ConnectFault, ConnectFiles, Connector};
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -15,6 +16,10 @@ impl Check<'_> {
             let what = "`upstream_tls.cert` and `upstream_tls.key` belong together";
             let key = self.either("upstream_tls.cert", "upstream_tls.key");
             self.error(key, what, "give both or none");
+        }
+        if let (Some(cert), Some(key)) = (&all.cert, &all.key) {
+            let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+            self.client_certificate("upstream_tls.cert", &files, "workers");
         }
         let mut known = HashMap::new();
         for url in config.discovery.dns.iter().filter(|url| url.starts_with("https://")) {
@@ -49,6 +54,10 @@ impl Check<'_> {
             let help = "an address in `url` is checked without this key";
             self.error(&format!("{path}.tls_name"), "`tls_name` is an address", help);
         }
+        if let (Some(cert), Some(key)) = (&own.tls_cert, &own.tls_key) {
+            let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
+            self.client_certificate(&format!("{path}.tls_cert"), &files, "workers");
+        }
         let Err(fault) = config.connector(worker, known) else { return };
         let at = |own_is_set: bool, own: &str, all: &str| {
             if own_is_set { format!("{path}.{own}") } else { format!("upstream_tls.{all}") }
@@ -63,21 +72,20 @@ impl Check<'_> {
             }
             ConnectFault::Name(_) | ConnectFault::Other(_) => format!("{path}.url"),
         };
-        let (what, help) = in_words(&fault);
+        let FileFault { what, help } = in_words(fault);
         self.error(&key, format!("TLS to {}: {what}", worker.url), help);
     }
 }
 
 /// The fault, and what to do about it.
-pub(crate) fn in_words(fault: &ConnectFault) -> (String, &'static str) {
+pub(crate) fn in_words(fault: ConnectFault) -> FileFault {
     use CertificateFault::{Cert, Key};
     match fault {
-        ConnectFault::Ca(fault) | ConnectFault::Certificate(Cert(fault) | Key(fault)) => {
-            (fault.what.clone(), fault.help)
-        }
+        ConnectFault::Ca(fault) | ConnectFault::Certificate(Cert(fault) | Key(fault)) => fault,
         ConnectFault::Name(_) => {
-            (fault.to_string(), "write a host name, or an address, as the certificate has it")
+            let help = "write a host name, or an address, as the certificate has it";
+            FileFault::new(fault.to_string(), help)
         }
-        ConnectFault::Other(_) => (fault.to_string(), ""),
+        ConnectFault::Other(_) => FileFault::new(fault.to_string(), ""),
     }
 }

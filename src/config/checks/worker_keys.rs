@@ -3,7 +3,8 @@
 use super::check::Check;
 use crate::sections::worker::WorkerConfig;
 use crate::sections::worker_defaults::WorkerDefaultsConfig;
-use crate::values::token::read_token;
+use crate::values::token::read_worker_key;
+use forebay_base::FileFault;
 use std::path::Path;
 
 impl Check<'_> {
@@ -32,9 +33,7 @@ impl Check<'_> {
             let what = "`api_key` and `api_key_file` exclude each other";
             self.error(&file_path, what, "keep the file");
         }
-        if let Err(what) = read_token(file) {
-            let help = "write the engine's --api-key into it, as one line that the router's user \
-                        can read";
+        if let Err(FileFault { what, help }) = read_worker_key(file) {
             self.error(&file_path, format!("`api_key_file` {what}"), help);
         }
     }

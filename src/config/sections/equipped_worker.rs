@@ -4,7 +4,8 @@
 use super::schema::Config;
 use super::worker::WorkerConfig;
 use crate::values::engine::EngineKind;
-use crate::values::token::read_token;
+use crate::values::token::read_worker_key;
+use forebay_base::FileFault;
 
 /// A worker with its defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct EquippedWorker {
     /// With the content of the key file as `api_key`.
     pub config: WorkerConfig,
     /// Fault of the key file. The worker then has no key.
-    pub key_fault: Option<String>,
+    pub key_fault: Option<FileFault>,
 }
 
 impl Config {
@@ -35,7 +36,7 @@ impl Config {
         worker.concurrency_max = worker.concurrency_max.or(usual.concurrency_max);
         worker.model_dir = worker.model_dir.or_else(|| usual.model_dir.clone());
         worker.health_path = worker.health_path.or_else(|| usual.health_path.clone());
-        let read = worker.api_key_file.as_deref().map(read_token).transpose();
+        let read = worker.api_key_file.as_deref().map(read_worker_key).transpose();
         if let Ok(Some(key)) = &read {
             worker.api_key = Some(key.clone());
         }
@@ -69,6 +70,6 @@ mod tests {
         assert_eq!(found.engine, Some(EngineKind::Vllm));
         std::fs::remove_file(&key).unwrap();
         let lost = config.with_defaults(&config.workers[0]);
-        assert!(lost.config.api_key.is_none() && lost.key_fault.unwrap().contains("key"));
+        assert!(lost.config.api_key.is_none() && lost.key_fault.unwrap().what.contains("key"));
     }
 }

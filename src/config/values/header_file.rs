@@ -2,11 +2,13 @@
 
 use super::field_name::is_hop_field;
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use forebay_base::read_document;
+use forebay_base::{FileFault, read_document};
 use std::path::Path;
 
 /// Most fields of a file.
 const FIELDS_MAX: usize = 16;
+/// How the file is written.
+const OF_FIELDS: &str = "write a line for each field, such as authorization: Bearer TOKEN";
 /// Field of the exporter itself, beside fields of the connection and of framing. A second field of
 /// the name would break the message.
 const OWN_FIELD: &str = "content-type";
@@ -23,9 +25,14 @@ pub struct TraceField {
 ///
 /// # Errors
 /// The fault of the file, with its path and line, and without a value.
-pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, String> {
+pub fn read_header_file(path: &Path) -> Result<Vec<TraceField>, FileFault> {
+    let text = read_document(path, TOKEN_BYTES_MAX);
+    let text = text.map_err(|error| FileFault::of_read(path, &error, OF_FIELDS))?;
+    fields_of(path, &text).map_err(|what| FileFault::new(what, OF_FIELDS))
+}
+
+fn fields_of(path: &Path, text: &str) -> Result<Vec<TraceField>, String> {
     let shown = path.display();
-    let text = read_document(path, TOKEN_BYTES_MAX).map_err(|error| format!("{shown}: {error}"))?;
     let mut fields = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -76,12 +83,12 @@ mod tests {
             ["authorization=Bearer a:b", "x-scope=1"]
         );
         for wrong in ["", "# no field\n", "s3cret", "a b: s3cret", "a:", "a: s3cret\u{7f}"] {
-            let fault = read(wrong).unwrap_err();
+            let fault = read(wrong).unwrap_err().what;
             assert!(!fault.contains("s3cret"), "{fault}");
         }
         assert!(read(&"a: b\n".repeat(17)).is_err());
-        assert!(read("Upgrade: h2c\n").unwrap_err().contains("`upgrade`"));
-        assert!(read("Content-Length: 4\n").unwrap_err().contains("`content-length`"));
-        assert!(read("a: b\nc\n").unwrap_err().contains(":2: "), "the line is named");
+        assert!(read("Upgrade: h2c\n").unwrap_err().what.contains("`upgrade`"));
+        assert!(read("Content-Length: 4\n").unwrap_err().what.contains("`content-length`"));
+        assert!(read("a: b\nc\n").unwrap_err().what.contains(":2: "), "the line is named");
     }
 }

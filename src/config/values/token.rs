@@ -1,22 +1,34 @@
-//! Reads the file of a token.
+//! Reads the files of tokens and keys of workers.
 
 use crate::sections::schema::Config;
 use forebay_base::limits::TOKEN_BYTES_MAX;
-use forebay_base::read_document;
+use forebay_base::{FileFault, read_document};
 use std::path::Path;
 
 /// The token in a file: its only line.
 ///
 /// # Errors
-/// The fault of the file, with its path.
-pub fn read_token(path: &Path) -> Result<String, String> {
+/// The fault of the file.
+pub fn read_token(path: &Path) -> Result<String, FileFault> {
+    read_line(path, "write one line into it, for example with: openssl rand -hex 32")
+}
+
+/// The key of a worker in a file: its only line.
+///
+/// # Errors
+/// The fault of the file.
+pub(crate) fn read_worker_key(path: &Path) -> Result<String, FileFault> {
+    read_line(path, "write the engine's --api-key into it, as one line")
+}
+
+fn read_line(path: &Path, form: &str) -> Result<String, FileFault> {
     let text = read_document(path, TOKEN_BYTES_MAX - 1);
-    let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+    let text = text.map_err(|error| FileFault::of_read(path, &error, form))?;
     let token = text.trim();
     let is_plain = token.bytes().all(|byte| (0x21..0x7f).contains(&byte));
     if token.is_empty() || !is_plain {
         let wanted = "should hold one line of visible ASCII without spaces";
-        return Err(format!("{} {wanted}", path.display()));
+        return Err(FileFault::new(format!("{} {wanted}", path.display()), form));
     }
     Ok(token.to_owned())
 }

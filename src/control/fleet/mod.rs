@@ -39,7 +39,7 @@ use engine_seat::EngineSeat;
 use feed_findings::{FeedFindings, FeedJudgement};
 use forebay_admin::WorkerTrouble;
 use forebay_base::limits::WORKERS_MAX;
-use forebay_base::{NanosSinceStart, RankIndex, WorkerIndex};
+use forebay_base::{FileFault, NanosSinceStart, RankIndex, WorkerIndex};
 use forebay_config::{Config, Connectors, EngineKind, KvFlow, WorkerConfig, WorkerUrl};
 use forebay_discovery::{
     DescribedRank, Description, FoundText, KvSource, Registration, is_answer, trouble_help,
@@ -218,7 +218,9 @@ impl KnownWorker {
     fn configure(&mut self, config: &Config, worker: &WorkerConfig) {
         let equipped = config.with_defaults(worker);
         if let Some(fault) = equipped.key_fault {
-            error!(worker = &*self.shown.name, fault, "no key for the worker: mend it and reload");
+            let FileFault { what: fault, help } = fault;
+            let worker = &*self.shown.name;
+            error!(worker, fault, help, "no key for the worker: mend it and reload");
         }
         let worker = &equipped.config;
         self.shown.api_key = worker.api_key.as_deref().map(Into::into);

@@ -67,7 +67,8 @@ impl AdminRules {
 /// The configuration key of an unreadable file, and the fault.
 pub fn admin_tokens(config: &Config) -> Result<AdminTokens, (&'static str, String)> {
     let token = |key, path: &Option<PathBuf>| {
-        path.as_deref().map(read_token).transpose().map_err(|what| (key, what))
+        let read = path.as_deref().map(read_token).transpose();
+        read.map_err(|fault| (key, fault.to_string()))
     };
     Ok(AdminTokens {
         change: token(TOKEN, &config.admin_token_file)?,

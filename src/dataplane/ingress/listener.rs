@@ -17,13 +17,27 @@ const BACKLOG: i32 = 4_096;
 /// # Errors
 /// The socket cannot be bound, e.g. because the address is in use.
 pub fn bind_first(address: SocketAddr, is_shared: bool) -> io::Result<std::net::TcpListener> {
-    let socket = socket(address)?;
-    socket.set_reuse_port(is_shared)?;
-    socket.bind(&address.into())?;
+    let socket = bound(address, is_shared)?;
     socket.listen(BACKLOG)?;
     // Other processes are excluded at `listen`; from then on the next shards may join.
     socket.set_reuse_port(true)?;
     Ok(socket.into())
+}
+
+/// Binds and closes a socket, as a look at the address. The socket does not listen: on a shared
+/// port, connections of clients would come to it.
+///
+/// # Errors
+/// As [`bind_first`].
+pub fn try_bind(address: SocketAddr, is_shared: bool) -> io::Result<()> {
+    bound(address, is_shared).map(drop)
+}
+
+fn bound(address: SocketAddr, is_shared: bool) -> io::Result<Socket> {
+    let socket = socket(address)?;
+    socket.set_reuse_port(is_shared)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// Binds the socket of another shard.
@@ -116,6 +130,17 @@ mod tests {
 
     fn loopback(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
+    }
+
+    /// Issue 39: a port that another router shares was in use for the doctor, and `serve` starts.
+    #[test]
+    fn a_look_at_a_port_sees_what_a_start_would_see() {
+        let first = bind_first(loopback(0), false).unwrap();
+        let address = first.local_addr().unwrap();
+        assert_eq!(try_bind(address, false).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert!(try_bind(address, true).is_ok());
+        drop(first);
+        assert!(try_bind(address, false).is_ok());
     }
 
     #[test]

@@ -18,6 +18,6 @@ pub use deadline::Deadline;
 pub use descriptors::{DescriptorShortage, raise_limit};
 pub use discard::{DiscardBounds, Discarding};
 pub use inherited::InheritedListeners;
-pub use listener::{BoundListener, Listeners, NewConnection, bind_first, bind_next};
+pub use listener::{BoundListener, Listeners, NewConnection, bind_first, bind_next, try_bind};
 pub use pace::BodyPace;
 pub use turn::Turn;

@@ -5,7 +5,7 @@ use super::inbound::InboundMessage;
 use super::message_lines::{LineTooLong, MessageLines};
 use crate::wire::{MessageKind, ReplicaId, word_of};
 use bytes::Bytes;
-use forebay_base::Clock;
+use forebay_base::{Clock, FileFault};
 use forebay_config::{ReplicasConfig, WorkerUrl, read_token};
 use reqwest::{Client, Response, StatusCode};
 use std::cell::{Cell, RefCell};
@@ -61,8 +61,8 @@ pub(crate) enum LinkFault {
     Silent,
     #[error("it answers {0}")]
     Refused(u16),
-    #[error("the token: {0}")]
-    Token(String),
+    #[error("the token: {}", .0.what)]
+    Token(FileFault),
     #[error("it sends {0}")]
     Unreadable(#[from] LineTooLong),
     #[error("it ended the stream")]
@@ -71,7 +71,7 @@ pub(crate) enum LinkFault {
 
 impl LinkFault {
     /// Advice for the operator.
-    const fn help(&self) -> &'static str {
+    fn help(&self) -> &str {
         match self {
             Self::Refused(401 | 403) => {
                 "put a token of the peer's `admin_read_token_file` into `replicas.token_file`"
@@ -80,7 +80,7 @@ impl LinkFault {
             Self::Refused(421) => "add the name to `admin_hosts` of the peer, or use its address",
             Self::Refused(503) => "more routers read there than may: use NATS",
             Self::Refused(_) | Self::Unreadable(_) => "is this the admin address of a router?",
-            Self::Token(_) => "write one line into the file of `replicas.token_file`",
+            Self::Token(fault) => &fault.help,
             Self::Unreachable(_) | Self::Silent | Self::Ended => {
                 "is the router up, and `admin` there reachable from here?"
             }
@@ -161,7 +161,8 @@ impl PeerLink {
         let url = format!("{}{MESSAGES_PATH}?replica={own}", self.url);
         let mut call = self.client.get(url);
         if let Some(file) = &self.token_file {
-            call = call.bearer_auth(read_token(file).map_err(LinkFault::Token)?);
+            let token = read_token(file).map_err(LinkFault::Token)?;
+            call = call.bearer_auth(token);
         }
         let answer = timeout(SILENCE_MAX, call.send()).await.map_err(|_| LinkFault::Silent)?;
         let answer = answer.map_err(|error| LinkFault::Unreachable(cause(&error)))?;

@@ -12,10 +12,13 @@ use super::special::SpecialTokens;
 use super::template::ChatTemplate;
 use crate::{Vocabulary, VocabularyError};
 use forebay_base::limits::{MODEL_FILE_BYTES_MAX, REVISION_BYTES_MAX};
-use forebay_base::read_file;
+use forebay_base::{FileFault, read_file};
 use serde_json::{Map, Value};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Where a file of a model comes from.
+const OF_MODEL: &str = "point the model directory to a download of the model that has it";
 
 /// Vocabulary and chat template of a model.
 #[derive(Debug)]
@@ -33,9 +36,7 @@ pub struct ModelTextParts {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file is missing or cannot be read.
-    #[error(
-        "cannot read {path}: {source}; point the model directory to a download of the model that has it"
-    )]
+    #[error("cannot read {}", FileFault::of_read(.path, .source, OF_MODEL))]
     Read { path: PathBuf, source: std::io::Error },
     /// A file does not contain the expected JSON.
     #[error("{path} is not valid: {source}; download the file again")]

@@ -1,6 +1,6 @@
 //! Certificates of tests, and clients that believe them.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
@@ -24,6 +24,7 @@ impl Certificates {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "Authority of tests");
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();

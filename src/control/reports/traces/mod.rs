@@ -162,7 +162,8 @@ impl Traces {
 /// Makes a client of the collector: authorities and header fields come from files.
 fn client(config: &TracesConfig) -> Result<Client, String> {
     let mut fields = HeaderMap::new();
-    for field in config.headers_file.as_deref().map_or(Ok(Vec::new()), read_header_file)? {
+    let fields_of_file = config.headers_file.as_deref().map_or(Ok(Vec::new()), read_header_file);
+    for field in fields_of_file.map_err(|fault| fault.to_string())? {
         let name = HeaderName::try_from(field.name).map_err(|error| error.to_string())?;
         let mut value = HeaderValue::try_from(field.value).map_err(|error| error.to_string())?;
         value.set_sensitive(true);
