@@ -6,13 +6,13 @@
 pub fn foreign_format(text: &str) -> Option<&'static str> {
     let lines = text.lines().map(str::trim);
     let line = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'))?;
-    let key = line.split('=').next().unwrap_or(line);
+    let key = line.split(['=', '#']).next().unwrap_or(line);
     let is_list =
         line.strip_prefix('[').is_some_and(|rest| rest.is_empty() || rest.starts_with('{'));
     match line {
         _ if line.starts_with('{') || is_list => Some("JSON"),
         "---" => Some("YAML"),
-        _ if !line.starts_with('[') && key.contains(':') => Some("YAML"),
+        _ if !line.starts_with(['[', '/']) && key.contains(':') => Some("YAML"),
         _ => None,
     }
 }
@@ -29,7 +29,17 @@ mod tests {
         for text in ["---\na: 1", "# c\nlisten: 127.0.0.1:1", "a:\n  - b", "- url: http://a?b=c"] {
             assert_eq!(foreign_format(text), Some("YAML"), "{text}");
         }
-        for text in ["", "# a: b", "[health", "[[work", "a = b", "listen = \"a:1", "a b"] {
+        for text in [
+            "",
+            "# a: b",
+            "[health",
+            "[[work",
+            "a = b",
+            "listen = \"a:1",
+            "a b",
+            "a b # c: d",
+            "// a: b",
+        ] {
             assert_eq!(foreign_format(text), None, "{text}");
         }
     }

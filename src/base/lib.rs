@@ -16,6 +16,7 @@ mod sockets;
 mod text_file;
 mod thread_name;
 mod token_usage;
+mod toml_fault;
 mod trace_parent;
 mod units;
 
@@ -35,5 +36,6 @@ pub use sockets::is_out_of_sockets;
 pub use text_file::{open_file, read_file, read_text};
 pub use thread_name::ThreadName;
 pub use token_usage::TokenUsage;
+pub use toml_fault::TomlFault;
 pub use trace_parent::{TRACEPARENT_BYTES, TraceParent};
 pub use units::NanosSinceStart;

@@ -71,7 +71,8 @@ fn faults_of_flags_are_findings_too() {
             "--queue-depth-max 0: error: `queue.depth_max` is 0, should be 1 to 65536",
             "--worker a:1: error: `url` \"a:1\": it does not start with http:// or https://. \
              help: write it as http://host:port",
-            "--nats b:4222: error: `nats.url` \"b:4222\" has no scheme. help: write it as nats://host:4222",
+            "--nats b:4222: error: `nats.url` \"b:4222\" has no scheme. help: write it as \
+             nats://host:4222, or tls://host:4222",
         ]
     );
 }

@@ -13,7 +13,7 @@ use super::keys::nearest::{alternatives, by_edits, by_words, is_in};
 use super::keys::other_programs::{advice_for, keys_for};
 use super::keys::table::KeyTable;
 use super::sections::schema::Config;
-use forebay_base::foreign_format;
+use forebay_base::{TomlFault, foreign_format};
 use std::ops::Range;
 use toml_edit::{Document, Item, TableLike};
 
@@ -30,8 +30,11 @@ const RETIRED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Message of the library for a key that stands twice in a table.
-const DUPLICATE: &str = "duplicate key";
+/// Lists of tables, `[[worker]]`.
+const LISTS: &[&str] = &["worker", "tenant", "certificate", "listener", "model", "adapter"];
+
+const FOREIGN_HELP: &str =
+    "write KEY = VALUE and [TABLE] lines, as `forebay check --print` shows them";
 
 /// Result of parsing a file: values, findings, and the origin of each key.
 pub(super) struct FileReading {
@@ -76,18 +79,16 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
     match document {
         Ok(document) => reader.root(&mut config, document.as_table()),
         Err(error) => {
-            let mut what = error.message().trim_end().replace('\n', "; ");
-            // The library marks the key, and does not name it.
-            let marked = error.span().and_then(|span| text.get(span)).unwrap_or_default();
-            if what == DUPLICATE && !marked.is_empty() {
-                what = format!("{DUPLICATE} `{marked}`");
-            }
-            let mut help = "the rest of the file was not looked at";
-            if let Some(format) = foreign_format(text) {
-                what = format!("the file looks like {format}, and has to be TOML: {what}");
-                help = "write KEY = VALUE and [TABLE] lines, as `forebay check --print` shows them";
-            }
-            reader.findings.push(Finding::error(reader.place(error.span()), what, help));
+            let fault = TomlFault::of(text, error.message(), error.span(), LISTS);
+            let (at, what, help) = match foreign_format(text) {
+                Some(format) => (
+                    error.span(),
+                    format!("the file looks like {format}, and has to be TOML: {}", fault.what),
+                    FOREIGN_HELP.to_owned(),
+                ),
+                None => (Some(fault.at..fault.at), fault.what, fault.help),
+            };
+            reader.findings.push(Finding::error(reader.place(at), what, help));
         }
     }
     let ConfigReader { findings, origins, .. } = reader;
@@ -95,7 +96,7 @@ pub(super) fn read_file(file: &str, text: &str) -> FileReading {
 }
 
 fn known_paths() -> Vec<&'static str> {
-    let mut known = vec!["worker", "tenant", "certificate", "listener", "model"];
+    let mut known = LISTS.to_vec();
     let mut add = |path: &'static str| {
         let section = path.split_once('.').map(|(section, _)| section);
         for path in section.into_iter().chain([path]) {

@@ -16,9 +16,8 @@ const ALWAYS_USED: &str = "
     worker_defaults.model_dir worker_defaults.concurrency_max worker_defaults.health_path
     discovery.file discovery.dns health.enabled health.timeout health.unhealthy_after
     health.slow_start breaker.failures breaker.open kv.tier_ttl index.snapshot load.source
-    limits.head_bytes_max limits.head_fields_max limits.body_bytes_max limits.in_flight_max
-    limits.connections_max limits.connections_per_address_max limits.body_rate_min
-    limits.buffered_bytes_max limits.index_bytes_max limits.router_in_flight_max
+    limits.head_bytes_max limits.head_fields_max limits.body_bytes_max limits.connections_max
+    limits.body_rate_min limits.buffered_bytes_max limits.index_bytes_max
     queue.mode queue.kv_use_percent queue.prefill_tokens_max rejection.share_percent
     timeouts.head timeouts.body timeouts.idle timeouts.connect timeouts.first_byte
     timeouts.stream_idle timeouts.tunnel timeouts.write timeouts.upstream_idle timeouts.drain
@@ -49,6 +48,7 @@ fn each_key_is_of_the_table_or_always_used() {
 const CASES: &[(&str, &str, &str)] = &[
     ("retry.after_send retry.budget_percent", "retry.attempts_max = 1", "retry.attempts_max = 2"),
     ("retry.after_send", "retry.budget_percent = 0", ""),
+    ("retry.attempts_max", "retry.budget_percent = 0", ""),
     ("retry.attempts_max", "engine = \"vllm\"", "engine = \"vllm\"\nretry.after_send = true"),
     ("retry.attempts_max", "+role = \"both\"", "engine = \"sglang\""),
     ("retry.attempts_max", "+role = \"both\"", "+role = \"both\"\nretry.mid_stream = true"),
@@ -144,6 +144,40 @@ const CASES: &[(&str, &str, &str)] = &[
     ),
     ("health.slow_after", "", "health.slow_factor = 3"),
     ("health.ejected_share_percent", "health.stall_timeout = \"0s\"", ""),
+    // Issue 39: no rank was ever ejected, and no check named the share.
+    ("health.slow_factor health.stall_timeout", "health.ejected_share_percent = 0", ""),
+    (
+        "health.slow_after",
+        "health.slow_factor = 3\nhealth.ejected_share_percent = 0",
+        "health.slow_factor = 3",
+    ),
+    // Issue 39: limits that a lower limit reaches first.
+    ("limits.in_flight_max", "limits.connections_max = 1", "limits.connections_max = 2"),
+    (
+        "limits.router_in_flight_max",
+        "cores = [0]\nlimits.in_flight_max = 1",
+        "cores = [0, 1]\nlimits.in_flight_max = 1",
+    ),
+    (
+        "limits.router_in_flight_max",
+        "cores = [0]\nlimits.connections_max = 1",
+        "limits.connections_max = 1",
+    ),
+    (
+        "limits.router_in_flight_max",
+        "cores = [0]\nlimits.connections_max = 1\nqueue.tenant_header = \"x-t\"",
+        "cores = [0]\nlimits.in_flight_max = 1\nqueue.tenant_header = \"x-t\"",
+    ),
+    (
+        "limits.connections_per_address_max",
+        "cores = [0]\nlimits.connections_max = 1",
+        "limits.connections_max = 1",
+    ),
+    (
+        "queue.depth_max",
+        "limits.router_in_flight_max = 1",
+        "limits.router_in_flight_max = 1\nqueue.tenant_header = \"x-t\"",
+    ),
     ("load.interval load.age_max", "load.source = \"off\"", "+load_source = \"metrics\""),
     ("load.back_off", "load.source = \"off\"", "load.source = \"off\"\ndiscovery.file = \"w\""),
     ("load.interval", "health.enabled = false", "load.source = \"metrics\""),

@@ -8,10 +8,11 @@ use super::descriptions::description::{
     read_sglang_info,
 };
 use super::descriptions::event_announcement::EventAnnouncement;
+use super::descriptions::examination::refused_adapter;
 use super::http::WorkerClient;
 use super::test_support::{Answers, PLAIN, SGLANG, VLLM, VLLM_RUST, fake, refusing};
 use super::trouble_help::trouble_help;
-use forebay_config::{EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
+use forebay_config::{AdapterConfig, EngineKind, WorkerConfig, WorkerRole, WorkerUrl};
 use forebay_fleet::worker::{Dialect, Role};
 use forebay_kv_events::test_support::block_on_local;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,6 +27,31 @@ fn a_configured_health_path_is_all_that_is_asked() {
         assert!(check(Some("/health/liveliness")).await);
         assert!(!check(None).await, "the usual one is asked");
         assert!(!check(Some("/health/readiness")).await, "and no other instead of a missing one");
+    });
+}
+
+/// Issue 39: an engine without the route was found by the first client that asked for an adapter.
+#[test]
+fn an_engine_without_the_route_of_adapters_is_found() {
+    block_on_local(async {
+        let adapter = |of: &str| {
+            let [name, path] = ["sql", "/sql"].map(str::to_owned);
+            [AdapterConfig { name, path, of: of.to_owned(), copies: 1 }]
+        };
+        let route: &[(&str, u16)] = &[("/v1/load_lora_adapter", 405)];
+        for (answers, refused, of, is_found) in [
+            (VLLM, &[][..], "tiny", true),
+            (VLLM, route, "tiny", false),
+            (VLLM, &[], "other", false),
+            (SGLANG, &[], "tiny", false),
+        ] {
+            let address = refusing(answers, refused).await;
+            let description = described_at(address, &WorkerConfig::default()).await.unwrap();
+            let found = refused_adapter(&asker(address), &description, &adapter(of)).await;
+            assert_eq!(found.is_some(), is_found, "{refused:?} {of}: {found:?}");
+            let what = "the engine loads no adapter, such as \"sql\": ";
+            assert!(found.is_none_or(|found| found.what.starts_with(what)));
+        }
     });
 }
 

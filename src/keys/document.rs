@@ -15,10 +15,11 @@
 
 use super::digest::KeyDigest;
 use super::key_ring::{KeyRing, StoredKey};
-use forebay_base::foreign_format;
 use forebay_base::limits::{
     API_KEY_MODELS_MAX, API_KEYS_MAX, MODEL_NAME_BYTES_MAX, QUEUE_CLASSES, TENANT_NAME_BYTES_MAX,
 };
+use forebay_base::{TomlFault, foreign_format};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use toml_edit::{Array, ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
@@ -36,7 +37,7 @@ pub struct KeyFault {
     /// Description of the fault.
     pub what: String,
     /// Advice; may be empty.
-    pub help: &'static str,
+    pub help: Cow<'static, str>,
 }
 
 /// Parses the text of a key file.
@@ -44,28 +45,37 @@ pub struct KeyFault {
 /// # Errors
 /// All faults, in the order of the file.
 pub fn parse(text: &str) -> Result<KeyRing, Vec<KeyFault>> {
-    let mut reader = KeyReader { text, faults: Vec::new(), is_emptied: false };
+    let mut reader = KeyReader { text, faults: Vec::new(), places: Vec::new(), is_emptied: false };
     let mut keys = Vec::new();
     match Document::parse(text) {
         Ok(document) => keys = reader.root(document.as_table()),
         Err(error) => {
-            let what = error.message().trim_end().replace('\n', "; ");
-            let (what, help) = match foreign_format(text) {
+            let TomlFault { at, what, help } =
+                TomlFault::of(text, error.message(), error.span(), &[LIST]);
+            match foreign_format(text) {
                 Some(format) => {
-                    let what = format!("the file looks like {format}, and has to be TOML: {what}");
-                    (what, "write it with `forebay key add`")
+                    let what = format!(
+                        "`api_keys`: the file looks like {format}, and has to be TOML: {what}"
+                    );
+                    reader.fault(error.span(), what, "write it with `forebay key add`");
                 }
-                None => (what, "the rest of the file was not looked at"),
-            };
-            reader.fault(error.span(), format!("`api_keys`: {what}"), help);
+                None => reader.fault(Some(at..at), format!("`api_keys`: {what}"), help),
+            }
         }
     }
-    let KeyReader { mut faults, is_emptied, .. } = reader;
+    let KeyReader { mut faults, places, is_emptied, .. } = reader;
     if faults.is_empty() {
-        return Ok(if is_emptied { KeyRing::emptied() } else { KeyRing::new(keys) });
+        let ring = || KeyRing::new(keys).at_lines(lines_of(text, &places));
+        return Ok(if is_emptied { KeyRing::emptied() } else { ring() });
     }
     faults.sort_by_key(|fault| (fault.line, fault.column));
     Err(faults)
+}
+
+/// Lines of places in a text, from 1. Files of keys are long, so line breaks are counted once.
+fn lines_of(text: &str, places: &[usize]) -> Vec<usize> {
+    let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    places.iter().map(|place| breaks.partition_point(|at| at < place) + 1).collect()
 }
 
 /// The text with a key added at its end.
@@ -121,6 +131,8 @@ fn is_no_key(item: &Item) -> bool {
 struct KeyReader<'a> {
     text: &'a str,
     faults: Vec<KeyFault>,
+    /// Byte offsets of the keys without a fault.
+    places: Vec<usize>,
     /// The file contains `key = []`.
     is_emptied: bool,
 }
@@ -148,6 +160,9 @@ impl KeyReader<'_> {
                 }
                 if let Some(key) = self.key(table) {
                     self.repeated(table, &key, &mut seen);
+                    let models = table.get("models").and_then(Item::span);
+                    let span = models.or_else(|| table.span());
+                    self.places.push(span.map_or(0, |span| span.start));
                     keys.push(key);
                 }
             }
@@ -257,14 +272,19 @@ impl KeyReader<'_> {
         class
     }
 
-    fn fault(&mut self, span: Option<Range<usize>>, what: impl Into<String>, help: &'static str) {
+    fn fault(
+        &mut self,
+        span: Option<Range<usize>>,
+        what: impl Into<String>,
+        help: impl Into<Cow<'static, str>>,
+    ) {
         let before = span.and_then(|span| self.text.get(..span.start)).unwrap_or("");
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         self.faults.push(KeyFault {
             line: before.matches('\n').count() + 1,
             column: before.get(line_start..).unwrap_or("").chars().count() + 1,
             what: what.into(),
-            help,
+            help: help.into(),
         });
     }
 }
@@ -321,7 +341,9 @@ mod tests {
     fn each_fault_has_its_line() {
         let rest = format!("id = \"a\"\nhash = \"{HASH}\"\ntenant = \"t\"\n");
         for (text, line, what) in [
-            ("[[key]\n", 1, "table"),
+            ("[[key]\n", 1, "the name of a table has no ]"),
+            ("[[key]]\nid = “a”\n", 2, "a typographic quotation mark"),
+            ("[key]\nid = \"a\"\n[key]\n", 3, "duplicate key `key`"),
             ("key = 3\n", 1, "`key` is no [[key]] table"),
             ("[[key]]\nid = \"a\"\n", 1, "a key has no `id`, no `hash` or no `tenant`"),
             ("[[key]]\nhash = \"abc\"\n", 2, "`hash` is no SHA-256"),
@@ -342,6 +364,17 @@ mod tests {
             let first = &faults[0];
             assert!(first.line == line && first.what.contains(what), "{text}: {faults:?}");
         }
+    }
+
+    #[test]
+    fn a_key_has_the_line_of_its_models() {
+        let table = |id: &str, rest: &str| {
+            let digest = KeyDigest::of(id.as_bytes()).unwrap();
+            format!("[[key]]\nid = \"{id}\"\nhash = \"{digest}\"\ntenant = \"t\"\n{rest}")
+        };
+        let text = table("a", "") + &table("b", "models = [\"m\"]\n");
+        let ring = parse(&text).unwrap();
+        assert_eq!([0, 1, 2].map(|position| ring.line(position)), [1, 9, 1]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! All keys, indexed for lookup. Immutable: a reload creates another key ring.
 
 use super::digest::KeyDigest;
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 /// A key and its rights. Limits of its tenant are in `[[tenant]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +20,25 @@ pub struct StoredKey {
     pub created: String,
 }
 
+/// A model that a key may use, and that is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnservedModel<'a> {
+    /// Position of the key in [`KeyRing::keys`].
+    pub position: usize,
+    /// Id of the key.
+    pub key: &'a str,
+    /// Name of the model.
+    pub model: &'a str,
+}
+
 /// The keys of a file.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     keys: Vec<StoredKey>,
     /// Positions by the first bytes of the hash, which [`KeyRing::new`] makes unique.
     places: AHashMap<u64, usize>,
+    /// Lines of the keys in their file, from 1. Empty for keys of no file.
+    lines: Vec<usize>,
     /// The file has no keys on purpose.
     is_emptied: bool,
 }
@@ -39,7 +52,13 @@ impl KeyRing {
         for (position, key) in keys.iter().enumerate() {
             places.entry(key.digest.start()).or_insert(position);
         }
-        Self { keys, places, is_emptied: false }
+        Self { keys, places, lines: Vec::new(), is_emptied: false }
+    }
+
+    /// The ring with the line of each key.
+    pub(crate) fn at_lines(self, lines: Vec<usize>) -> Self {
+        debug_assert_eq!(lines.len(), self.keys.len(), "a line for each key");
+        Self { lines, ..self }
     }
 
     /// Without keys, on purpose.
@@ -61,6 +80,24 @@ impl KeyRing {
         let position = *self.places.get(&digest.start())?;
         let key = self.keys.get(position).filter(|key| key.digest == *digest)?;
         Some((position, key))
+    }
+
+    /// Line of the key at that position of [`Self::keys`], from 1; of the models that the key is
+    /// limited to, if there are any.
+    #[must_use]
+    pub fn line(&self, position: usize) -> usize {
+        self.lines.get(position).copied().unwrap_or(1)
+    }
+
+    /// Models of keys that are not served, each at its first key: many keys have the same models.
+    #[must_use]
+    pub fn unserved_models(&self, is_served: impl Fn(&str) -> bool) -> Vec<UnservedModel<'_>> {
+        let mut seen = AHashSet::new();
+        let keys = self.keys.iter().enumerate();
+        let models = keys.flat_map(|(position, StoredKey { id, models, .. })| {
+            models.iter().map(move |model| UnservedModel { position, key: id, model })
+        });
+        models.filter(|of| seen.insert(of.model) && !is_served(of.model)).collect()
     }
 
     /// All keys in file order.
@@ -110,6 +147,16 @@ mod tests {
         };
         assert_eq!((find("one"), find("two")), (Some((0, "one")), Some((1, "two"))));
         assert_eq!((find("tw"), find("twoo"), find("Two")), (None, None, None));
+    }
+
+    /// Issue 39: each request with such a key was refused, and no check named the key.
+    #[test]
+    fn a_model_that_is_not_served_is_found_at_its_first_key() {
+        let keys = [key("a", &[]), key("b", &["m", "x"]), key("c", &["x", "y"])];
+        let ring = KeyRing::new(keys.to_vec());
+        let found = ring.unserved_models(|name| name == "m");
+        let places: Vec<_> = found.iter().map(|of| (of.position, of.key, of.model)).collect();
+        assert_eq!(places, [(1, "b", "x"), (2, "c", "y")]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod token_signature;
 pub use digest::{FreshKey, KEY_START, KeyDigest};
 pub use document::{KeyFault, add, parse, remove};
 pub use file::{KeyFileError, change, read, read_token_keys};
-pub use key_ring::{KeyRing, StoredKey};
+pub use key_ring::{KeyRing, StoredKey, UnservedModel};
 pub use token::{TokenGrant, TokenRules, TokenVerifier};
 pub use token_cache::TokenCache;
 pub use token_keys::{TokenKey, TokenKeys};

@@ -110,12 +110,14 @@ fn literals_in(yaml: &str) -> impl Iterator<Item = String> {
     })
 }
 
+/// Workers of a file that shows another subject: the page has a fleet in mind.
+const FLEET: &str = "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://b:1\"\n";
+
 /// Reads and checks a file as `forebay check` does, with files of the tree in place of its own.
 fn check(text: &str) -> LoadedConfig {
     let text = FILES.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
-    let worker =
-        if text.contains("[[worker]]") { "" } else { "[[worker]]\nurl = \"http://a:1\"\n" };
-    let text = format!("{text}\n{worker}");
+    let workers = if text.contains("[[worker]]") { "" } else { FLEET };
+    let text = format!("{text}\n{workers}");
     load(Some(ConfigText { name: "forebay.toml", text: &text }), &Flags::default())
 }
 

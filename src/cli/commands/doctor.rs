@@ -273,8 +273,10 @@ pub(super) async fn examine_all(
             .filter_map(|worker| {
                 let probe = probing.one(WorkerIndex(0), worker)?;
                 let late = |_| Err(format!("no answer in {} s", WORKER_TIME_MAX.as_secs()));
+                let config = Arc::clone(config);
                 let task = async move {
-                    timeout(WORKER_TIME_MAX, probe.examine(for_kv)).await.unwrap_or_else(late)
+                    let examined = probe.examine(for_kv, &config.adapters);
+                    timeout(WORKER_TIME_MAX, examined).await.unwrap_or_else(late)
                 };
                 Some((worker.url.clone(), tokio::task::spawn_local(task)))
             })

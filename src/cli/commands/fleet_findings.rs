@@ -1,9 +1,10 @@
 //! Findings of `forebay doctor` that need the descriptions of all workers: names of models that no
-//! worker serves, and workers of a leg without workers of the other leg.
+//! worker serves, adapters without a worker, and workers of a leg without workers of the other leg.
 
-use forebay_config::{Config, PairPlace};
+use forebay_config::{AdapterConfig, Config, PairPlace};
 use forebay_discovery::{Description, Examination, Listing, MissingFeature};
 use forebay_fleet::worker::{Dialect, Role};
+use forebay_keys::read;
 use std::collections::BTreeSet;
 
 /// Most names of models in a finding.
@@ -33,10 +34,11 @@ pub(super) fn fleet_findings(
     let mut found = lone_legs(&described);
     found.extend(legs_apart(config, &described));
     found.extend(unserved_names(config, &described));
+    found.extend(adapters_without_host(config, &described));
     found
 }
 
-/// Tables with a model that no worker serves.
+/// Tables, and keys of clients, with a model that no worker serves.
 fn unserved_names(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetFinding> {
     if described.iter().any(|(_, description)| description.listing == Listing::Any) {
         return Vec::new();
@@ -46,20 +48,59 @@ fn unserved_names(config: &Config, described: &[(&str, &Description)]) -> Vec<Fl
     let adapters: BTreeSet<&str> = config.adapters.iter().map(|adapter| &*adapter.name).collect();
     let names: Vec<&str> = served.iter().take(NAMES_MAX).copied().collect();
     let names = names.join(", ");
-    let finding = |table: &str, key: &str, name: &str, model: &str| FleetFinding {
+    let finding = |table: &str, key: &str, name: &str, what: &str| FleetFinding {
         subject: format!("{table} {name:?}"),
         fault: MissingFeature {
-            what: format!("`{key}` is {model:?}, which no worker serves"),
+            what: format!("`{key}` {what}, which no worker serves"),
             help: format!("correct `{key}`, or add a worker of that model; workers serve {names}"),
         },
     };
+    let is = |model: &str| format!("is {model:?}");
     let aliases = config.models.iter();
     let aliases = aliases
         .filter(|table| !served.contains(&*table.to) && !adapters.contains(&*table.to))
-        .map(|table| finding("[[model]]", "to", &table.name, &table.to));
+        .map(|table| finding("[[model]]", "to", &table.name, &is(&table.to)));
     let of_adapters = config.adapters.iter().filter(|table| !served.contains(&*table.of));
-    let of_adapters = of_adapters.map(|table| finding("[[adapter]]", "of", &table.name, &table.of));
-    aliases.chain(of_adapters).collect()
+    let of_adapters =
+        of_adapters.map(|table| finding("[[adapter]]", "of", &table.name, &is(&table.of)));
+    // A fault of the file is a finding on the configuration.
+    let ring = config.api_keys.as_deref().and_then(|path| read(path).ok()).unwrap_or_default();
+    let is_served = |name: &str| served.contains(name) || config.has_table_of(name);
+    let of_keys = ring.unserved_models(is_served).into_iter();
+    let of_keys =
+        of_keys.map(|of| finding("key", "models", of.key, &format!("has {:?}", of.model)));
+    aliases.chain(of_adapters).chain(of_keys).collect()
+}
+
+/// Adapters with the name of a model, and adapters for more workers than can load them.
+fn adapters_without_host(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetFinding> {
+    let fault = |AdapterConfig { name, of, copies, .. }: &AdapterConfig| {
+        let is_model = |(_, one): &&(&str, &Description)| {
+            one.served(name).is_some_and(|model| model.parent.is_none())
+        };
+        if let Some((url, _)) = described.iter().find(is_model) {
+            let what = format!("`name` is the name of a model of {url}");
+            return Some((what, "give the adapter a name of its own".to_owned()));
+        }
+        let serves = |(_, one): &&(&str, &Description)| one.served(of).is_some();
+        let serving = || described.iter().filter(serves);
+        let hosts = serving().filter(|(_, one)| one.dialect != Dialect::Openai).count();
+        if hosts == 0 {
+            let help = "vLLM and SGLang load adapters, and other servers do not";
+            let what = format!("no worker of {of:?} can load it");
+            return serving().next().map(|_| (what, help.to_owned()));
+        }
+        let what =
+            format!("`copies` is {copies}, more than the workers that may load it ({hosts})");
+        let help = format!("write {hosts} or less, or add workers of {of:?}");
+        u32::try_from(hosts).is_ok_and(|hosts| hosts < *copies).then_some((what, help))
+    };
+    let finding = |table: &AdapterConfig| {
+        let (what, help) = fault(table)?;
+        let subject = format!("[[adapter]] {:?}", table.name);
+        Some(FleetFinding { subject, fault: MissingFeature { what, help } })
+    };
+    config.adapters.iter().filter_map(finding).collect()
 }
 
 /// Workers of a leg without a worker of the other leg for their models. A decode worker of vLLM
@@ -145,7 +186,7 @@ fn shares_model(one: &Description, other: &Description) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_config::{AdapterConfig, ModelConfig};
+    use forebay_config::ModelConfig;
     use forebay_discovery::{DescribedRank, EngineReport, ServerTraits, configured_model};
     use std::net::SocketAddr;
 
@@ -243,5 +284,39 @@ mod tests {
         let [described] = both;
         let unknown = ("http://x:1".to_owned(), Err("refused".to_owned()));
         assert_eq!(shown(&config("n", "o"), &[described, unknown]), [""; 0], "may serve them");
+    }
+
+    /// Issue 39: requests for such an adapter, and with such a key, failed without a finding.
+    #[test]
+    fn adapters_without_a_host_and_keys_without_a_model_are_found() {
+        let adapter = |name: &str, copies| AdapterConfig {
+            name: name.into(),
+            of: "m".into(),
+            copies,
+            ..AdapterConfig::default()
+        };
+        let config = |adapter| Config { adapters: vec![adapter], ..Config::default() };
+        let both = |dialect| [worker(Role::Both, dialect, "m")];
+        let vllm = both(Dialect::Vllm);
+        assert_eq!(shown(&config(adapter("sql", 1)), &vllm), [""; 0]);
+        let copies = shown(&config(adapter("sql", 2)), &vllm);
+        let what = "[[adapter]] \"sql\": `copies` is 2, more than the workers that may load it \
+                    (1). help: write 1 or less";
+        assert!(copies.len() == 1 && copies[0].starts_with(what), "{copies:?}");
+        let plain = shown(&config(adapter("sql", 1)), &both(Dialect::Openai));
+        assert!(
+            plain.len() == 1 && plain[0].contains("no worker of \"m\" can load it"),
+            "{plain:?}"
+        );
+        let named = shown(&config(adapter("m", 1)), &vllm);
+        let what = "[[adapter]] \"m\": `name` is the name of a model of http://w:1. help: give";
+        assert!(named.len() == 1 && named[0].starts_with(what), "{named:?}");
+        let keys =
+            Config { api_keys: Some("tests/data/api_keys/two.toml".into()), ..Config::default() };
+        assert_eq!(shown(&keys, &vllm), [""; 0]);
+        let found = shown(&keys, &[worker(Role::Both, Dialect::Vllm, "n")]);
+        let what =
+            "key \"some\": `models` has \"m\", which no worker serves. help: correct `models`";
+        assert!(found.len() == 1 && found[0].starts_with(what), "{found:?}");
     }
 }

@@ -357,7 +357,10 @@ impl Check<'_> {
     fn deadlines(&mut self, config: &Config) {
         let times = &config.timeouts;
         let prefill = config.flow.disaggregation.prefill_timeout.unwrap_or(times.first_byte);
+        let health = &config.health;
+        let stall = if health.enabled { health.stall_timeout } else { Duration::ZERO };
         let of_engines = [
+            ("health.stall_timeout", stall),
             ("timeouts.first_byte", times.first_byte),
             ("timeouts.stream_idle", times.stream_idle),
             ("disaggregation.prefill_timeout", prefill),
@@ -368,7 +371,7 @@ impl Check<'_> {
             ("timeouts.body", times.body),
             ("timeouts.connect", times.connect),
             ("timeouts.write", times.write),
-            ("health.timeout", config.health.timeout),
+            ("health.timeout", health.timeout),
         ];
         let of_engines = of_engines.map(|(key, time)| (key, time, ENGINE_DEADLINE_SENSIBLE));
         let of_networks = of_networks.map(|(key, time)| (key, time, NETWORK_DEADLINE_SENSIBLE));
@@ -380,6 +383,10 @@ impl Check<'_> {
                     format_duration(sensible)
                 );
                 let help = match sensible {
+                    _ if key == "health.stall_timeout" => {
+                        "an engine that computes a long prompt shows no progress for longer: \
+                         ranks that are well would be ejected"
+                    }
                     ENGINE_DEADLINE_SENSIBLE => {
                         "an engine that computes a long prompt, or has no room, sends nothing for \
                          longer: most requests would fail"
@@ -398,6 +405,12 @@ impl Check<'_> {
             let help = "a host that swaps or moves the machine holds a shard for as long, and the \
                 process would abort with all streams; write 10s or more";
             self.warning("timeouts.stall_abort", what, help);
+        }
+        if times.drain.is_zero() {
+            let what = "`timeouts.drain` is 0, which is no wait at all";
+            let help = "a stop, an upgrade and the drain of a worker would cut all requests in \
+                flight: write the time of the longest answer";
+            self.warning("timeouts.drain", what, help);
         }
         if config.kv.disk_credit_percent > config.kv.host_credit_percent {
             let what = "`kv.disk_credit_percent` is more than `kv.host_credit_percent`";

@@ -4,14 +4,16 @@
 use super::check::{Check, check};
 use super::flow::is_tenant_name;
 use super::kv_endpoints::tcp_address;
+use super::unused::reached_first::knows_tenants;
 use super::unused::unused_key::UnusedKeys;
 use super::unused::unused_keys::{is_whole, unused_keys};
 use crate::keys::finding::{Finding, Origins};
 use crate::keys::table::KeyTable;
 use crate::sections::flow::QueueMode;
-use crate::sections::schema::{Config, ModelConfig};
+use crate::sections::schema::{AdapterConfig, Config, ModelConfig};
 use crate::sections::worker::WorkerConfig;
 use crate::values::admin_address::AdminAddress;
+use crate::values::engine::EngineKind;
 use crate::values::engine_address::{EngineAddress, EngineHost, EngineLikeness};
 use crate::values::url::{WorkerUrl, shown_url};
 use serde_json::Value;
@@ -39,6 +41,7 @@ pub(crate) fn check_router(config: &Config, origins: &Origins) -> Vec<Finding> {
     check.models_that_stand_for_themselves(&config.models);
     check.models_that_stand_for_names(&config.models);
     check.models_that_no_worker_serves(config);
+    check.adapters_that_no_worker_loads(config);
     check.findings
 }
 
@@ -55,6 +58,14 @@ pub(crate) fn check_against_router(
     check.engines_by_two_names(&router.workers, workers);
     check.unused_worker_keys(router, workers);
     check.findings
+}
+
+/// Are all workers in the configuration, each with the names of its models?
+pub(crate) fn lists_all_models(config: &Config) -> bool {
+    let lists = |worker: &WorkerConfig| {
+        !worker.models.is_empty() && worker.models.iter().all(|model| model != "*")
+    };
+    is_whole(config) && config.workers.iter().all(lists)
 }
 
 /// Name of a worker in the fleet.
@@ -209,8 +220,7 @@ impl Check<'_> {
 
     /// The table `*` is for tenants without a table.
     fn tenants_without_identity(&mut self, config: &Config) {
-        let has_header = !config.flow.queue.tenant_header.is_empty();
-        if config.api_keys.is_some() || config.jwt.jwks.is_some() || has_header {
+        if knows_tenants(config) {
             return;
         }
         let mut tenants = config.flow.tenants.iter().enumerate();
@@ -225,11 +235,7 @@ impl Check<'_> {
 
     /// Targets that are in no list of the workers, where each worker has a list.
     fn models_that_no_worker_serves(&mut self, config: &Config) {
-        let mut workers = config.workers.iter();
-        let is_known = |worker: &WorkerConfig| {
-            !worker.models.is_empty() && worker.models.iter().all(|model| model != "*")
-        };
-        if !is_whole(config) || !workers.all(is_known) {
+        if !lists_all_models(config) {
             return;
         }
         let models = config.models.iter().enumerate();
@@ -243,6 +249,55 @@ impl Check<'_> {
                 let what = format!("no worker has {target:?} in `models`");
                 self.warning(&key, what, "write a name that workers serve");
             }
+        }
+    }
+
+    /// Adapters that no worker loads, and copies without a worker.
+    fn adapters_that_no_worker_loads(&mut self, config: &Config) {
+        for (position, adapter) in config.adapters.iter().enumerate() {
+            let AdapterConfig { name, of, .. } = adapter;
+            let table = format!("adapter.{position}");
+            if name.is_empty() || of.is_empty() {
+                continue;
+            }
+            if !config.health.enabled {
+                let what = format!("the adapter {name:?} is never loaded: `health.enabled` is off");
+                let help = "set health.enabled = true: the router asks workers what they have";
+                self.warning(&table, what, help);
+            } else if name == of {
+                let what = format!("`adapter.name` and `adapter.of` are both {name:?}");
+                self.warning(&format!("{table}.name"), what, "give the adapter a name of its own");
+            } else if config.workers.iter().any(|worker| worker.models.contains(name)) {
+                let what = format!("`adapter.name` {name:?} is in `models` of a worker too");
+                let help = "the adapter is loaded only while that worker is down: give it a name \
+                            of its own";
+                self.warning(&format!("{table}.name"), what, help);
+            } else if is_whole(config) {
+                self.copies(&table, config, adapter);
+            }
+        }
+    }
+
+    /// Workers of the adapter's model that load adapters, where no further worker comes.
+    fn copies(&mut self, table: &str, config: &Config, adapter: &AdapterConfig) {
+        let AdapterConfig { name, of, copies, .. } = adapter;
+        let may_serve = |worker: &&WorkerConfig| {
+            let mut models = worker.models.iter();
+            worker.models.is_empty() || models.any(|model| model == of || model == "*")
+        };
+        let serving = || config.workers.iter().filter(may_serve);
+        let loads = |worker: &&WorkerConfig| config.engine_of(worker) != EngineKind::Openai;
+        let hosts = serving().filter(loads).count();
+        if hosts == 0 && serving().next().is_some() {
+            let what = format!("no worker can load the adapter {name:?}");
+            let help = "vLLM and SGLang load adapters; workers of engine = \"openai\" do not";
+            self.warning(table, what, help);
+        } else if hosts > 0 && u32::try_from(hosts).is_ok_and(|hosts| hosts < *copies) {
+            let what = format!(
+                "`adapter.copies` is {copies}, more than the workers that may load it ({hosts})"
+            );
+            let help = format!("write {hosts} or less, or add workers of {of:?}");
+            self.warning(&format!("{table}.copies"), what, help);
         }
     }
 
@@ -485,5 +540,32 @@ mod tests {
         assert!(circle.len() == 2 && circle[0].contains("form a circle"), "{circle:?}");
         assert_eq!(tables(&[("a", "b"), ("b", "b"), ("b", "c")]), [""; 0], "b is served too");
         assert_eq!(tables(&[("a", "c"), ("b", "c")]), [""; 0]);
+    }
+
+    /// Issue 39: requests for such an adapter failed, and no check named the table.
+    #[test]
+    fn an_adapter_that_no_worker_loads_has_a_warning() {
+        let found = |adapter: &str, more: &str| {
+            let found = findings(&format!(
+                "{more}\n[[adapter]]\nname = \"sql\"\npath = \"/sql\"\nof = \"m\"\n{adapter}\n"
+            ));
+            found.into_iter().filter(|found| found.contains("adapter")).collect::<Vec<_>>()
+        };
+        let openai = found("", "engine = \"openai\"");
+        assert!(
+            openai.len() == 1 && openai[0].contains(":2:1: warning: no worker can"),
+            "{openai:?}"
+        );
+        let copies = found("copies = 2", "");
+        let what =
+            ":6:10: warning: `adapter.copies` is 2, more than the workers that may load it (1)";
+        assert!(copies.len() == 1 && copies[0].contains(what), "{copies:?}");
+        let other = "[[worker]]\nurl = \"http://b:1\"\n";
+        assert_eq!(found(&format!("copies = 2\n{other}"), ""), [""; 0]);
+        let unable = found(&format!("copies = 2\n{other}engine = \"openai\""), "");
+        assert!(unable.len() == 1 && unable[0].contains("may load it (1)"), "{unable:?}");
+        assert_eq!(found("copies = 9", "discovery.dns = [\"http://c:1\"]"), [""; 0]);
+        let unhealthy = found("copies = 9", "health.enabled = false");
+        assert!(unhealthy.len() == 1 && unhealthy[0].contains("is never loaded"), "{unhealthy:?}");
     }
 }

@@ -28,7 +28,10 @@ impl Check<'_> {
                     } else if let Some(url) = http_port(endpoint, worker, &urls) {
                         let what = format!("{endpoint} is the HTTP port of {url}");
                         let option = if key == "replay" { "replay_endpoint" } else { "endpoint" };
-                        let help = format!("write `{option}` of the engine's --kv-events-config");
+                        let help = format!(
+                            "write `{option}` of the engine's --kv-events-config; or correct \
+                             `url`, if this is no port of the engine's HTTP server"
+                        );
                         self.error(&key_path, what, help);
                     } else if key == "replay"
                         && sockets.contains(&PublisherAddress::of(endpoint, worker))

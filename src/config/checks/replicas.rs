@@ -113,8 +113,16 @@ impl Check<'_> {
         const FORM: &str = "write it as nats://host:4222";
         for url in nats.url.iter().flat_map(|urls| urls.split(',')).map(str::trim) {
             let Some(server) = nats_authority(url) else {
-                let what = format!("`nats.url` {:?} has no scheme", shown_url(url));
-                self.error("nats.url", what, FORM);
+                let shown = shown_url(url);
+                let what = match shown.split_once("://") {
+                    Some((scheme, _)) => {
+                        format!(
+                            "`nats.url` {shown:?} has the scheme {scheme}://, which is none of NATS"
+                        )
+                    }
+                    None => format!("`nats.url` {shown:?} has no scheme"),
+                };
+                self.error("nats.url", what, "write it as nats://host:4222, or tls://host:4222");
                 continue;
             };
             if let Err(fault) = split_port(server, NATS_PORT) {
@@ -194,6 +202,11 @@ mod tests {
             (
                 "url = \"nats://a:4222, nats://u:p@10.0.0.256:4222\"",
                 "error: `nats.url` \"nats://…@10.0.0.256:4222\": the host ends in a number",
+            ),
+            (
+                "url = \"http://u:p@a:4222\"",
+                "error: `nats.url` \"http://…@a:4222\" has the scheme http://, which is none of \
+                 NATS. help: write it as nats://host:4222, or tls://host:4222",
             ),
             ("url = \"nats://a:x\"", "error: `nats.url` \"nats://a:x\": the port is not"),
             ("prefix = \"a b\"", "error: `nats.prefix` \"a b\" is no subject"),

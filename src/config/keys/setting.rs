@@ -351,10 +351,13 @@ pub trait Word: Copy + PartialEq + 'static {
 
 impl<T: Word> Setting for T {
     fn read(&mut self, _: &Key, item: &Item) -> Result<(), String> {
-        let text = text_of(item, "a word in quotes")?;
+        let words: Vec<&str> = T::WORDS.iter().map(|(word, ..)| *word).collect();
+        let text = item.as_str().ok_or_else(|| {
+            let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+            mismatch(item, &format!("a word in quotes: {}", quoted.join(", ")))
+        })?;
         let found = T::WORDS.iter().find(|(word, ..)| *word == text);
         *self = found.map(|(_, variant, _)| *variant).ok_or_else(|| {
-            let words: Vec<&str> = T::WORDS.iter().map(|(word, ..)| *word).collect();
             let near = nearest(text, &words, str::to_owned);
             let hint = if near.is_empty() { near } else { format!("; did you mean {near}?") };
             format!("{text:?} is not one of {}{hint}", words.join(", "))

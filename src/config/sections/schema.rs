@@ -418,6 +418,13 @@ table! {
 }
 
 impl Config {
+    /// Has a table `[[model]]` or `[[adapter]]` the name?
+    #[must_use]
+    pub fn has_table_of(&self, name: &str) -> bool {
+        self.models.iter().any(|table| table.name == name)
+            || self.adapters.iter().any(|table| table.name == name)
+    }
+
     /// Cores of `cores` that are not `available` to a process.
     pub fn missing_cores(&self, available: &[usize]) -> Vec<usize> {
         self.cores.iter().copied().filter(|core| !available.contains(core)).collect()

@@ -12,7 +12,8 @@ use crate::probe::Probe;
 use crate::trouble_help::trouble_help;
 use crate::worker_look::WorkerLook;
 use forebay_base::read_file;
-use forebay_fleet::worker::EventSocket;
+use forebay_config::AdapterConfig;
+use forebay_fleet::worker::{Dialect, EventSocket};
 use forebay_text::chat::ChatApi;
 use forebay_zmq::{Side, SocketError, SocketKind, ZmqEndpoint, ZmqSource};
 use serde::Deserialize;
@@ -26,6 +27,8 @@ const SAMPLE: &str = "Forebay 42: naïve café — \u{4f60}\u{597d}, \u{1f600}!\
 
 /// Longest `config.json` that is read.
 const CONFIG_BYTES_MAX: usize = 1 << 20;
+/// Route of vLLM that loads an adapter.
+const LOAD_ADAPTER: &str = "/v1/load_lora_adapter";
 /// Types of models without a chat template in their repositories.
 const WITHOUT_TEMPLATE: [&str; 1] = ["deepseek_v32"];
 
@@ -45,12 +48,18 @@ pub struct Examination {
 
 impl Probe {
     /// Examines the worker once. Without `for_kv`, requirements of policy `kv` are not checked.
+    /// `adapters` are the adapters that the router loads.
     ///
     /// # Errors
     /// The reason why the worker cannot be described.
-    pub async fn examine(self, for_kv: bool) -> Result<Examination, String> {
+    pub async fn examine(
+        self,
+        for_kv: bool,
+        adapters: &[AdapterConfig],
+    ) -> Result<Examination, String> {
         let WorkerLook { address, description, texts } = self.look().await?;
         let mut found = contradictions(&description);
+        found.extend(refused_adapter(&self.patient(), &description, adapters).await);
         if for_kv {
             found.extend(lacks(&description, &texts));
             found.extend(unreachable_events(&description).await);
@@ -79,6 +88,24 @@ impl Probe {
         };
         Some(MissingFeature::new(format!("fails its health check, {error}"), help))
     }
+}
+
+/// An adapter for a model of this worker, where the engine has no route that loads adapters. vLLM
+/// has the route, for POST alone, in an environment that permits the calls. GET changes nothing.
+pub(crate) async fn refused_adapter(
+    asker: &WorkerClient,
+    description: &Description,
+    adapters: &[AdapterConfig],
+) -> Option<MissingFeature> {
+    let is_own = |adapter: &&AdapterConfig| description.served(&adapter.of).is_some();
+    let adapter = adapters.iter().find(is_own)?;
+    if description.dialect != Dialect::Vllm {
+        return None;
+    }
+    let error = asker.get(LOAD_ADAPTER).await.err()?;
+    let what = || format!("the engine loads no adapter, such as {:?}: {error}", adapter.name);
+    let help = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True";
+    (error.status() == Some(404)).then(|| MissingFeature::new(what(), help))
 }
 
 /// A note for each model with an encoder of the engine, or without a usable chat template, so that

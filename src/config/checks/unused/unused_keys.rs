@@ -6,6 +6,7 @@
 //! with the tables of keys.
 
 use super::cut_short_times::CUT_SHORT;
+use super::reached_first::REACHED_FIRST;
 use super::unused_key::UnusedKeys;
 use crate::keys::setting::Word;
 use crate::sections::flow::QueueMode;
@@ -24,7 +25,7 @@ fn if_so(holds: bool, why: &str) -> Option<String> {
 
 /// Every key that may be unused.
 pub(crate) fn unused_keys() -> impl Iterator<Item = &'static UnusedKeys> {
-    UNUSED.iter().chain(CUT_SHORT)
+    UNUSED.iter().chain(CUT_SHORT).chain(REACHED_FIRST)
 }
 
 const UNUSED: &[UnusedKeys] = &[
@@ -35,7 +36,7 @@ const UNUSED: &[UnusedKeys] = &[
         help: "raise `retry.attempts_max`, or remove the key",
     },
     UnusedKeys {
-        keys: &["retry.after_send"],
+        keys: &["retry.after_send", "retry.attempts_max"],
         why: |Config { retry, .. }, _| {
             let has_none = retry.budget_percent == 0 && retry.attempts_max > 1;
             if_so(has_none, "`retry.budget_percent` is 0")
@@ -287,6 +288,14 @@ const UNUSED: &[UnusedKeys] = &[
             if_so(health.enabled && !ejects, why)
         },
         help: "set either of them, or remove the key",
+    },
+    UnusedKeys {
+        keys: &["health.slow_factor", "health.slow_after", "health.stall_timeout"],
+        why: |Config { health, .. }, _| {
+            let has_none = health.enabled && health.ejected_share_percent == 0;
+            if_so(has_none, "`health.ejected_share_percent` is 0, and no rank is ever ejected")
+        },
+        help: "raise `health.ejected_share_percent`, or write 0 to eject no rank",
     },
     UnusedKeys {
         keys: &["load.interval", "load.back_off", "load.age_max"],
