@@ -43,14 +43,15 @@ pub(crate) trait Operation {
 type Stage = (&'static str, fn() -> Box<dyn Operation>);
 
 /// In the order of the path; 1k and 8k are bytes of the body.
-pub(crate) const STAGES: [Stage; 16] = [
+pub(crate) const STAGES: [Stage; 17] = [
     ("head", head),
     ("scan_1k", || scan_of(1_024)),
     ("scan_8k", || scan_of(8_192)),
     ("render_1k", || render_of(1_024)),
     ("render_8k", || render_of(8_192)),
-    ("walk_1k", || walk_of(1_024)),
-    ("walk_8k", || walk_of(8_192)),
+    ("walk_1k", || walk_of(World::new(1_024))),
+    ("walk_8k", || walk_of(World::new(8_192))),
+    ("walk_1k_16_shards", || walk_of(World::of_shards(1_024, 16))),
     ("select", || select_of(Choice::of_known())),
     ("select_new", || select_of(Choice::of_new())),
     ("select_full", || select_of(Choice::of_full())),
@@ -138,8 +139,7 @@ fn render_of(body_bytes: usize) -> Box<dyn Operation> {
 }
 
 /// The text to block keys, and the walk of the index.
-fn walk_of(body_bytes: usize) -> Box<dyn Operation> {
-    let world = World::new(body_bytes);
+fn walk_of(world: World) -> Box<dyn Operation> {
     let (matched, prompt) = world.matched();
     let found = matched.overlaps().get(HOLDER);
     operation(

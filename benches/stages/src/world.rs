@@ -178,8 +178,8 @@ pub(crate) fn loads(fleet: &FleetSnapshot) -> (ShardBoard, LoadReports, Vec<Leas
 
 /// An index with some 100,000 blocks on 16 ranks, and `text`: most of it on [`HOLDER`], a third on
 /// [`NEIGHBOR`], the first two blocks on all.
-pub(crate) fn filled_index(text: &[u8]) -> IndexReader {
-    let (reader, mut writers) = index(SHARD_COUNT, SEED, INDEX_BYTES_MAX);
+pub(crate) fn filled_index(text: &[u8], shard_count: usize) -> IndexReader {
+    let (reader, mut writers) = index(shard_count, SEED, INDEX_BYTES_MAX);
     let mut random = fastrand::Rng::with_seed(2);
     for number in 0..CONVERSATION_COUNT {
         let rank = RankIndex(u16::try_from(number).unwrap() % RANK_COUNT);
@@ -219,10 +219,11 @@ fn cut(text: &[u8]) -> Vec<&[u8]> {
 
 fn store<'a>(writers: &mut [SliceWriter], rank: RankIndex, blocks: impl Iterator<Item = &'a [u8]>) {
     let mut parent = root();
+    let shard_count = writers.len();
     let mut slice = None;
     for block in blocks {
         let key = parent.child(SEED, block);
-        let slice = *slice.get_or_insert_with(|| slice_of(key, SHARD_COUNT).index());
+        let slice = *slice.get_or_insert_with(|| slice_of(key, shard_count).index());
         let block_bytes = u16::try_from(block.len()).unwrap();
         writers[slice].apply(rank, KvOp::Store { parent, key, block_bytes });
         parent = key;
@@ -239,13 +240,18 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(body_bytes: usize) -> Self {
+        Self::of_shards(body_bytes, SHARD_COUNT)
+    }
+
+    /// The index has a slice for each shard.
+    pub(crate) fn of_shards(body_bytes: usize, shard_count: usize) -> Self {
         let body = super::inputs::chat_body(body_bytes);
         let mut request = ApiRequest::default();
         scan(&body, Endpoint::ChatCompletions, &mut request).unwrap();
         let text = model_text();
         let mut rendered = Vec::new();
         render_at(RenderThread::Shard, &request, &body, &text, &mut rendered).unwrap();
-        let index = filled_index(&rendered);
+        let index = filled_index(&rendered, shard_count);
         Self { fleet: fleet(Some(text)), index, body, request }
     }
 
