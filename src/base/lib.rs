@@ -33,7 +33,7 @@ pub use response_id::ResponseId;
 pub use router_id::RouterId;
 pub use shown_seconds::shown_seconds;
 pub use sockets::is_out_of_sockets;
-pub use text_file::{open_file, read_file, read_text};
+pub use text_file::{open_file, read_file, read_text, replaceable_path};
 pub use thread_name::ThreadName;
 pub use token_usage::TokenUsage;
 pub use toml_fault::TomlFault;

@@ -1,10 +1,32 @@
-//! Bounded reading of text files.
+//! Bounded reading of text files, and the path of a file that is replaced.
 
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The path of a file that a new file may replace: that of the target of a symbolic link, or the
+/// path itself where nothing is. A device, a pipe or a folder is never replaced: as root, a file
+/// would take the place of `/dev/null`.
+///
+/// # Errors
+/// It is there and no regular file, or cannot be looked at.
+pub fn replaceable_path(path: &Path) -> io::Result<PathBuf> {
+    let is_link = path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+    let real = match path.canonicalize() {
+        Ok(real) if is_link => real,
+        // The target is not there yet.
+        Err(_) if is_link => path.parent().unwrap_or(Path::new("")).join(path.read_link()?),
+        _ => path.to_owned(),
+    };
+    match real.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(real),
+        Err(error) => Err(error),
+        Ok(found) if found.is_file() => Ok(real),
+        Ok(_) => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+    }
+}
 
 /// Opens a regular file. Any other file is an error at once: a pipe without a writer would block,
 /// and a device may have no end.
@@ -67,6 +89,29 @@ mod tests {
         std::fs::write(&path, "abc").unwrap();
         assert_eq!(read_file(&path, 3).unwrap(), "abc");
         assert!(read_file(&path, 2).is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A stranger gave a device as the file of the figures, and a file took its place.
+    #[test]
+    fn a_file_takes_the_place_of_no_device_and_of_no_link() {
+        let folder = std::env::temp_dir().join(format!("forebay-replaced-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let at = |name: &str| folder.join(name);
+        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        for (link, to) in [("to-file", "file"), ("to-pipe", "pipe"), ("to-new", "new")] {
+            std::os::unix::fs::symlink(to, at(link)).unwrap();
+        }
+        for other in [&at("pipe"), &at("to-pipe"), &folder, Path::new("/dev/null")] {
+            assert!(replaceable_path(other).is_err(), "{}", other.display());
+        }
+        for (name, real) in
+            [("file", "file"), ("absent", "absent"), ("to-file", "file"), ("to-new", "new")]
+        {
+            assert_eq!(replaceable_path(&at(name)).unwrap(), at(real));
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 

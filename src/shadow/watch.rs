@@ -12,7 +12,7 @@ use crate::report::{
 use crate::simulation::{ArrivedPrompt, FleetPlan, Simulation};
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
-use forebay_base::{Clock, NanosSinceStart};
+use forebay_base::{Clock, NanosSinceStart, replaceable_path};
 use forebay_config::{Config, Policy};
 use forebay_discovery::WorkerClients;
 use forebay_simulate::{Rule, SimPlan};
@@ -360,6 +360,7 @@ impl Shadow {
 /// Replaces the file at once; only its owner can read it.
 fn write(file: &Path, report: &ShadowReport) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("--json {}: {error}", file.display());
+    let file = &replaceable_path(file).map_err(|error| failed(&error))?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new("."));
     let mut written = tempfile::NamedTempFile::new_in(folder).map_err(|error| failed(&error))?;

@@ -7,6 +7,7 @@ use super::paths::Paths;
 use super::rank::{RankHead, RankName};
 use super::reader::{Part, SnapshotReader};
 use super::writer::Encoder;
+use forebay_base::replaceable_path;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Seek, SeekFrom, Write};
@@ -37,15 +38,15 @@ impl SnapshotWriter {
     /// Creates the temporary file and encodes the header.
     ///
     /// # Errors
-    /// When no file can be created beside the path.
+    /// When no file can be created beside the path, or what is there is no regular file.
     pub fn create(path: &Path, header: &Header) -> io::Result<Self> {
+        let path = replaceable_path(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        remove_leftovers(path, &name);
+        remove_leftovers(&path, &name);
         // A random name, because two processes may write at the same time during an upgrade.
         let beside = path.with_file_name(format!("{name}.{:016x}.new", fastrand::u64(..)));
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
         let encoder = Encoder::new(header);
-        let path = path.to_owned();
         Ok(Self { file, path, beside, encoder, written_bytes: 0, is_whole: false })
     }
 

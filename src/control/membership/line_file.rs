@@ -1,6 +1,7 @@
 //! Files with a line of JSON for each worker. A blocking thread writes them, a single text at a
 //! time.
 
+use forebay_base::replaceable_path;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,7 +23,11 @@ pub(super) fn lines_of(items: &[impl Serialize]) -> String {
 }
 
 /// Replaces a file atomically.
+///
+/// # Errors
+/// As [`replaceable_path`], or the file cannot be written.
 pub(super) fn replace(path: &Path, text: &str, durability: Durability) -> io::Result<()> {
+    let path = &replaceable_path(path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     let mut file = NamedTempFile::new_in(folder)?;

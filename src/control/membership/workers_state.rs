@@ -7,7 +7,7 @@ use super::super::file_faults::names_folder;
 use super::line_file::{Durability, lines_of, replace};
 use forebay_admin::{AddWorkerRequest, StateFileFigures};
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
-use forebay_base::{NanosSinceStart, read_file};
+use forebay_base::{NanosSinceStart, read_file, replaceable_path};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -125,7 +125,8 @@ impl WorkersState {
         let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
         let mut record = WriteRecord::default();
         let (orders, text) = read.unwrap_or_else(|fault| {
-            let aside = path.with_added_extension("broken");
+            let real = replaceable_path(&path);
+            let aside = real.as_deref().unwrap_or(&path).with_added_extension("broken");
             error!(
                 "`workers_state` {shown}: {fault}; the workers are those of the configuration. The \
                  file is kept as {}: mend the line, move the file back and restart",
@@ -134,8 +135,8 @@ impl WorkersState {
             let kept = aside.file_name().unwrap_or_default().display();
             let text = format!("is not in use: {fault}; the orders in {kept} are lost");
             record.fault = Some(StateFault { text, since: NanosSinceStart(0) });
-            if let Err(error) = std::fs::rename(&path, &aside) {
-                error!("`workers_state` {shown}: not moved: {error}; the next change replaces it");
+            if let Err(error) = real.and_then(|real| std::fs::rename(real, &aside)) {
+                error!("`workers_state` {shown}: not moved: {error}");
             }
             (Vec::new(), String::new())
         });
@@ -388,6 +389,14 @@ mod tests {
         assert_eq!(WorkersState::open(&path).1, []);
         assert!(!path.exists());
         let aside = folder.path().join("workers.broken");
-        assert_eq!(std::fs::read_to_string(aside).unwrap(), "no");
+        assert_eq!(std::fs::read_to_string(&aside).unwrap(), "no");
+        // A link stays, and so does a folder, which stands for whatever is no regular file.
+        std::os::unix::fs::symlink(&aside, &path).unwrap();
+        assert_eq!(WorkersState::open(&path).1, []);
+        assert!(path.is_symlink() && folder.path().join("workers.broken.broken").exists());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(WorkersState::open(&path).1, []);
+        assert!(path.is_dir());
     }
 }
