@@ -425,7 +425,7 @@ impl Probe {
         Ok(DescriptionSummary { dialect, lists_nothing })
     }
 
-    fn registrar(&self, registry: Registry) -> Registrar {
+    pub(crate) fn registrar(&self, registry: Registry) -> Registrar {
         let base = registry.base.clone();
         let asker = WorkerClient::new(self.clients.plain.clone(), &base, None, self.health.timeout);
         let misses_max = self.health.unhealthy_after;

@@ -70,14 +70,18 @@ const ADVICE: [(&[&str], &str); 18] = [
     (&["status "], "read the log of the engine"),
 ];
 
+const UNREACHED: &str = "look at its host and at firewalls, or correct its `url`";
+
 /// Advice for reasons that no server gave. A server may answer at the address, or not.
-const SILENCES: [(&str, &str); 4] = [
+const SILENCES: [(&str, &str); 6] = [
     ("out of file descriptors", "raise `LimitNOFILE` of the router"),
     (
         "resolver of the system, asked for",
         "look the name up by hand; correct `url`, the records or the resolver",
     ),
-    (NO_CONNECTION, "look at its host and at firewalls, or correct its `url`"),
+    (NO_CONNECTION, UNREACHED),
+    ("No route to host", UNREACHED),
+    ("Network is unreachable", UNREACHED),
     // A process that hangs is started already.
     (
         NO_ANSWER,
@@ -133,6 +137,7 @@ mod tests {
             ("it refuses the key of the router (401)", "compare `api_key`"),
             ("/health: Connection refused (os error 111)", "start it"),
             ("/health: no answer within 2s", "it hangs"),
+            ("/health: No route to host (os error 113)", "firewalls"),
             (&*NameFault::text("gpu1", "no answer within 5s"), "look the name up"),
         ] {
             assert!(trouble_help(reason).contains(help), "{reason}: {}", trouble_help(reason));

@@ -28,6 +28,8 @@ pub struct ShadowWorker {
     api_key: Option<String>,
     root: Arc<str>,
     pub(crate) models: Vec<Arc<str>>,
+    /// Leg of requests that it serves; `None`: whole requests.
+    pub(crate) leg: Option<&'static str>,
     pub(crate) ranks: Vec<ShadowRank>,
 }
 
@@ -45,6 +47,7 @@ impl ShadowWorker {
             api_key: worker.api_key.clone(),
             root: description.root_model(),
             models: description.model_names(),
+            leg: description.leg(),
             ranks: ranks.collect(),
         })
     }
@@ -59,6 +62,13 @@ pub(crate) fn check(workers: &[ShadowWorker], kv_tokens: Option<u32>) -> Result<
         let models = format!("{} serves {}", first.authority, first.root);
         let others = format!("{} serves {}", other.authority, other.root);
         return Err(format!("{models} and {others}: give the workers of one model"));
+    }
+    let mut legs = workers.iter().filter_map(|worker| Some((&worker.authority, worker.leg?)));
+    if let Some((name, leg)) = legs.next() {
+        return Err(format!(
+            "{name} is a {leg} worker: pairs are not simulated, so give workers that serve whole \
+             requests"
+        ));
     }
     let is_unknown = |worker: &&ShadowWorker| worker.ranks.iter().any(|rank| rank.kv_tokens == 0);
     match workers.iter().find(is_unknown).filter(|_| kv_tokens.is_none()) {
@@ -137,6 +147,7 @@ mod tests {
             api_key: None,
             root: root.into(),
             models: vec![root.into()],
+            leg: None,
             ranks: vec![ShadowRank { kv_tokens, running_max: None }],
         };
         assert_eq!(check(&[worker("a", 9), worker("a", 9)], None), Ok(()));
@@ -146,5 +157,8 @@ mod tests {
         assert!(unknown.ends_with("give --kv-tokens"), "{unknown}");
         assert_eq!(check(&[worker("a", 0)], Some(5)), Ok(()));
         assert!(check(&[], None).is_err());
+        let decode = ShadowWorker { leg: Some("decode"), ..worker("a", 9) };
+        let pair = check(&[worker("a", 9), decode], None).unwrap_err();
+        assert!(pair.starts_with("a:1 is a decode worker: pairs are not simulated"), "{pair}");
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn fleet_findings(
     }
     let mut found = lone_legs(&described);
     found.extend(legs_apart(config, &described));
+    found.extend(pages_apart(&described));
     found.extend(unserved_names(config, &described));
     found.extend(adapters_without_host(config, &described));
     found
@@ -175,6 +176,27 @@ fn legs_apart(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetF
     described.iter().filter_map(finding).collect()
 }
 
+/// Prefill workers of SGLang with pages of another size than a decode worker of their model: its
+/// decode workers refuse such a KV (SGLang 0.5.23, `disaggregation/common/conn.py`).
+fn pages_apart(described: &[(&str, &Description)]) -> Vec<FleetFinding> {
+    let tokens = |description: &Description| {
+        let first = description.ranks.first().map(|rank| rank.block_size_tokens);
+        first.filter(|tokens| *tokens > 0 && description.dialect == Dialect::Sglang)
+    };
+    let of = |role| described.iter().filter(move |(_, one)| one.role == role);
+    let finding = |(url, prefill): &(&str, &Description)| {
+        let own = tokens(prefill)?;
+        let mut partners = of(Role::Decode).filter(|(_, one)| shares_model(prefill, one));
+        let (partner, other) = partners
+            .find_map(|(url, one)| Some((url, tokens(one).filter(|tokens| *tokens != own)?)))?;
+        let what = format!("its pages have {own} tokens, and those of {partner} have {other}");
+        let help = "start both with the same --page-size: SGLang refuses the KV of such a pair";
+        let fault = MissingFeature { what, help: help.to_owned() };
+        Some(FleetFinding { subject: format!("worker {url}"), fault })
+    };
+    of(Role::Prefill).filter_map(finding).collect()
+}
+
 /// A worker that takes any name shares the models of all workers.
 fn shares_model(one: &Description, other: &Description) -> bool {
     let is_any = |description: &Description| description.listing == Listing::Any;
@@ -284,6 +306,24 @@ mod tests {
         let [described] = both;
         let unknown = ("http://x:1".to_owned(), Err("refused".to_owned()));
         assert_eq!(shown(&config("n", "o"), &[described, unknown]), [""; 0], "may serve them");
+    }
+
+    /// Issue 39: SGLang refuses the KV of such a pair, and no tool of the router named it.
+    #[test]
+    fn a_pair_with_pages_of_two_sizes_is_found() {
+        let with = |role, tokens| {
+            let (url, found) = worker(role, Dialect::Sglang, "m");
+            let mut found = found.unwrap();
+            found.description.ranks[0].block_size_tokens = tokens;
+            (url, Ok(found))
+        };
+        let shown = |prefill, decode| {
+            shown(&Config::default(), &[with(Role::Prefill, prefill), with(Role::Decode, decode)])
+        };
+        assert_eq!(shown(16, 16), [""; 0]);
+        assert_eq!(shown(16, 0), [""; 0], "not reported");
+        let [found] = &shown(16, 64)[..] else { panic!("no finding") };
+        assert!(found.contains("its pages have 16 tokens, and those of http://w:1 have 64"));
     }
 
     /// Issue 39: requests for such an adapter, and with such a key, failed without a finding.

@@ -1,8 +1,9 @@
 //! Keys of a worker that its engine contradicts, with the right value. Sans-IO.
 
 use super::description::Description;
+use super::kv_source::{KvSource, RegistryKind};
 use super::missing_features::MissingFeature;
-use forebay_fleet::worker::Dialect;
+use forebay_fleet::worker::{Dialect, KvTransfer, Role};
 
 /// Names of models that a finding lists.
 const NAMES_MAX: usize = 4;
@@ -11,7 +12,13 @@ const NAMES_MAX: usize = 4;
 /// contradicts nothing.
 #[must_use]
 pub fn contradictions(description: &Description) -> Vec<MissingFeature> {
-    let found = [engine(description), ranks(description), models(description)];
+    let found = [
+        engine(description),
+        ranks(description),
+        models(description),
+        role(description),
+        bootstrap_port(description),
+    ];
     found.into_iter().flatten().collect()
 }
 
@@ -42,6 +49,44 @@ fn ranks(description: &Description) -> Option<MissingFeature> {
     (configured > own).then(|| MissingFeature::new(what, help))
 }
 
+/// An engine refuses the requests of another role, or never answers them.
+fn role(description: &Description) -> Option<MissingFeature> {
+    let name = |role| match role {
+        Role::Both => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    };
+    let own = description.reported.role.filter(|own| *own != description.role)?;
+    let configured = name(description.role);
+    let what = match own {
+        Role::Both => format!("`role` is {configured:?}, and the engine runs no disaggregation"),
+        own => format!("`role` is {configured:?}, and the engine's is {:?}", name(own)),
+    };
+    let help = "remove the key: the router finds the role of the engine; or start the engine with \
+                another --disaggregation-mode";
+    Some(MissingFeature::new(what, help))
+}
+
+/// Decode workers take the KV from the port that the router names. Behind another host, such as a
+/// proxy, the port may be another too.
+fn bootstrap_port(description: &Description) -> Option<MissingFeature> {
+    let own = description.reported.bootstrap_port.filter(|_| description.role == Role::Prefill)?;
+    let configured = match description.source.as_ref()? {
+        KvSource::Registry(registry) => match registry.kind {
+            RegistryKind::Sglang if !registry.host_is_configured => registry.told.1,
+            RegistryKind::Sglang | RegistryKind::Mooncake => return None,
+        },
+        KvSource::Known(kv_transfers) => match kv_transfers.first()? {
+            KvTransfer::Bootstrap(bootstrap) => bootstrap.port?,
+            _ => return None,
+        },
+        KvSource::PushUnknown(_) => return None,
+    };
+    let what = format!("`bootstrap_port` is {configured}, and the engine's is {own}");
+    let help = "remove the key: the router finds the port";
+    (configured != own).then(|| MissingFeature::new(what, help))
+}
+
 fn models(description: &Description) -> Option<MissingFeature> {
     let reported = &description.reported;
     let mut names = description.models.iter().map(|model| &*model.name);
@@ -65,9 +110,9 @@ mod tests {
         DescribedRank, Listing, ServerTraits, configured_model, numbered,
     };
     use crate::descriptions::engine_report::EngineReport;
+    use crate::descriptions::kv_source::Registry;
     use crate::descriptions::missing_features::lacks;
     use crate::model_text::FoundText;
-    use forebay_fleet::worker::Role;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -86,6 +131,7 @@ mod tests {
                 dialect: Some(Dialect::Vllm),
                 rank_count: Some(2),
                 models: ["a".into(), "b".into()].into(),
+                ..EngineReport::default()
             },
         }
     }
@@ -129,6 +175,56 @@ mod tests {
                 _ => lack.help.contains("start SGLang"),
             };
             assert!(!found.iter().any(misleads), "{found:?}");
+        }
+    }
+
+    /// M1: a prefill worker with the role or the port of another engine was silent, and each
+    /// request through it hung.
+    #[test]
+    fn the_role_and_the_registry_of_another_engine_are_named() {
+        let with = |role, reported, port: Option<u16>, host_is_configured| {
+            let registry = Registry {
+                kind: RegistryKind::Sglang,
+                base: "http://p:9000".to_owned(),
+                told: ("p".into(), 9_000),
+                host_is_configured,
+                ranks: vec![0],
+            };
+            let mut description = described(Dialect::Sglang, 1, &["a"]);
+            description.reported = EngineReport {
+                dialect: Some(Dialect::Sglang),
+                role: reported,
+                bootstrap_port: port,
+                ..EngineReport::default()
+            };
+            description.role = role;
+            description.source = Some(KvSource::Registry(registry));
+            contradictions(&description).into_iter().map(|found| found.what).collect::<Vec<_>>()
+        };
+        let prefill = Some(Role::Prefill);
+        let none = [""; 0];
+        for (found, wanted) in [
+            (with(Role::Prefill, prefill, Some(9_000), false), &none[..]),
+            (with(Role::Prefill, None, None, false), &none),
+            (with(Role::Prefill, prefill, Some(9_001), true), &none),
+            (
+                with(Role::Prefill, prefill, Some(9_001), false),
+                &["`bootstrap_port` is 9000, and the engine's is 9001"],
+            ),
+            (
+                with(Role::Prefill, Some(Role::Decode), None, false),
+                &["`role` is \"prefill\", and the engine's is \"decode\""],
+            ),
+            (
+                with(Role::Both, prefill, None, false),
+                &["`role` is \"both\", and the engine's is \"prefill\""],
+            ),
+            (
+                with(Role::Decode, Some(Role::Both), None, false),
+                &["`role` is \"decode\", and the engine runs no disaggregation"],
+            ),
+        ] {
+            assert_eq!(found, wanted);
         }
     }
 

@@ -110,6 +110,8 @@ pub(crate) async fn discover(
         dialect: list.dialect(),
         rank_count,
         models: list.models.iter().map(|model| Arc::clone(&model.name)).collect(),
+        role: place.role,
+        bootstrap_port: place.bootstrap_port,
     };
     let mut models = list.models;
     if let Some(files) = files {

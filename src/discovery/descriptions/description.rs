@@ -193,6 +193,16 @@ impl Description {
         )
     }
 
+    /// The leg of a request that the worker serves; `None`: whole requests.
+    #[must_use]
+    pub const fn leg(&self) -> Option<&'static str> {
+        match self.role {
+            Role::Both => None,
+            Role::Prefill => Some("prefill"),
+            Role::Decode => Some("decode"),
+        }
+    }
+
     /// The model with that name, if the worker serves it.
     #[must_use]
     pub fn served(&self, name: &str) -> Option<&ServedModel> {
@@ -453,6 +463,7 @@ fn sglang_place(info: &Value, listener: Option<&Value>) -> SglangPlace {
     let role = match info.get("disaggregation_mode").and_then(Value::as_str) {
         Some("prefill") => Some(Role::Prefill),
         Some("decode") => Some(Role::Decode),
+        Some("null") => Some(Role::Both),
         _ => None,
     };
     let port = |place: &Value| {

@@ -31,7 +31,7 @@ fn sglang_says_what_it_does_and_where_its_registry_is() {
     assert_eq!(place(rust), (Some(Role::Prefill), Some(30_001)), "its listener's own word first");
     let decode = r#"{"disaggregation_mode":"decode","disaggregation_bootstrap_port":8998}"#;
     assert_eq!(place(decode), (Some(Role::Decode), None), "only what it assumes of others");
-    assert_eq!(place(r#"{"disaggregation_mode":"null"}"#), (None, None));
+    assert_eq!(place(r#"{"disaggregation_mode":"null"}"#), (Some(Role::Both), None));
     for odd in [
         r#"{"disaggregation_mode":7,"disaggregation_bootstrap_port":"8998"}"#,
         r#"{"disaggregation_mode":"both","disaggregation_bootstrap_port":0}"#,

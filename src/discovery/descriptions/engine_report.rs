@@ -1,6 +1,6 @@
 //! What an engine reports of values that keys of its worker replace.
 
-use forebay_fleet::worker::Dialect;
+use forebay_fleet::worker::{Dialect, Role};
 use std::sync::Arc;
 
 /// What an engine reports of itself, before the keys of its worker replace any of it.
@@ -12,6 +12,10 @@ pub struct EngineReport {
     pub rank_count: Option<usize>,
     /// Names that the engine lists.
     pub models: Box<[Arc<str>]>,
+    /// Disaggregation role of an SGLang engine.
+    pub role: Option<Role>,
+    /// Port of the registry of an SGLang engine.
+    pub bootstrap_port: Option<u16>,
 }
 
 impl EngineReport {

@@ -5,6 +5,7 @@
 use super::contradictions::contradictions;
 use super::describe::check_health;
 use super::description::Description;
+use super::kv_source::KvSource;
 use super::missing_features::{MissingFeature, lacks};
 use crate::http::WorkerClient;
 use crate::model_text::FoundText;
@@ -60,6 +61,7 @@ impl Probe {
         let WorkerLook { address, description, texts } = self.look().await?;
         let mut found = contradictions(&description);
         found.extend(refused_adapter(&self.patient(), &description, adapters).await);
+        found.extend(self.silent_registry(&description).await);
         if for_kv {
             found.extend(lacks(&description, &texts));
             found.extend(unreachable_events(&description).await);
@@ -69,6 +71,15 @@ impl Probe {
         let health_fault = self.health_fault(&description).await;
         let chat_notes = chat_notes(&texts);
         Ok(Examination { address, description, chat_notes, lacks: found, health_fault })
+    }
+
+    /// The registry of a prefill worker, if it does not know each rank.
+    async fn silent_registry(&self, description: &Description) -> Option<MissingFeature> {
+        let Some(KvSource::Registry(registry)) = &description.source else { return None };
+        let lacks = self.registrar(registry.clone()).ask().await?.lacks?;
+        let what = format!("this prefill worker gets no requests: it waits for {lacks}");
+        let help = "correct `bootstrap_port` or remove the key, or open the port of the registry";
+        Some(MissingFeature::new(what, help))
     }
 
     /// Asks what the health checks of the router ask. A worker without a list of models has that
