@@ -6,15 +6,6 @@ use forebay_config::PairObstacle;
 use forebay_fleet::worker::{FleetSnapshot, KvTransfer, LoneLeg, Role, WorkerState};
 use serde_json::{Value, json};
 
-/// The word for a role.
-pub(crate) const fn word(role: Role) -> &'static str {
-    match role {
-        Role::Both => "both",
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
-    }
-}
-
 /// Explains to an operator why no worker can serve.
 #[must_use]
 pub fn why_not(fleet: &FleetSnapshot) -> String {
@@ -98,7 +89,7 @@ pub(crate) fn census(fleet: &FleetSnapshot) -> Vec<(&'static str, &'static str, 
 /// The worker's role; `unknown` until it is described.
 pub(crate) fn role_of(fleet: &FleetSnapshot, worker: WorkerIndex) -> &'static str {
     let first = fleet.present().find(|(_, rank, _)| rank.worker == worker);
-    first.map_or("unknown", |(_, rank, _)| word(rank.role))
+    first.map_or("unknown", |(_, rank, _)| rank.role.name())
 }
 
 /// `registering`: the worker answers, but decode workers cannot reach all its ranks yet.

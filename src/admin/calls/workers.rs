@@ -120,7 +120,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "kv_tokens_max": rank.room.kv_tokens_max,
         "prefill_tokens_max": room.prefill_tokens_shown(),
         "engine_running_max": rank.running_max,
-        "role": roles::word(rank.role),
+        "role": rank.role.name(),
         "topology": rank.topology.as_deref(),
         "kv_transfer": roles::kv_transfer(rank.kv_transfer.as_ref()),
         "pool": rank.pool.0,

@@ -4,9 +4,7 @@
 //! own working memory. Reads the load board, the reports and the index, and changes none of them:
 //! no lease, no trial of a breaker. The position of `round_robin` is not known here.
 
-use super::explain_words::{
-    NoMatch, guess, leg_name, predictions, role_name, route_because, route_name, way,
-};
+use super::explain_words::{NoMatch, guess, leg_name, predictions, route_because, route_name, way};
 use crate::calls::workers::{report, state};
 use axum::body::Bytes;
 use forebay_base::limits::RANKS_MAX;
@@ -365,7 +363,7 @@ impl Explainer {
             "rank": index.0,
             "worker": &*worker.name,
             "dp_rank": rank.dp_rank.0,
-            "role": role_name(rank.role),
+            "role": rank.role.name(),
             "topology": rank.topology.as_deref(),
             "leg": leg_name(leg),
             "serves_leg": sources.fleet.serves(index, leg),

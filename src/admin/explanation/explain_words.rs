@@ -2,7 +2,7 @@
 
 use forebay_base::RankIndex;
 use forebay_fleet::trust::{GuessUse, RequestShape, SHARES};
-use forebay_fleet::worker::{FleetSnapshot, Leg, Model, Role};
+use forebay_fleet::worker::{FleetSnapshot, Leg, Model};
 use forebay_index::GuessKind;
 use forebay_prompt::render::{RenderMethod, Unrenderable};
 use forebay_select::{NoPair, PromptOverlaps, Route};
@@ -53,14 +53,6 @@ pub(crate) const fn leg_name(leg: Leg) -> &'static str {
         Leg::Whole => "whole",
         Leg::Prefill => "prefill",
         Leg::Decode => "decode",
-    }
-}
-
-pub(crate) const fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Both => "both",
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
     }
 }
 

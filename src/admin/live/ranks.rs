@@ -71,7 +71,7 @@ pub(super) fn places(sources: &ScrapeSources<'_>) -> Value {
     json!({
         "worker": column(&|rank| json!(rank.worker.0)),
         "dp_rank": column(&|rank| json!(rank.dp_rank.0)),
-        "role": column(&|rank| json!(roles::word(rank.role))),
+        "role": column(&|rank| json!(rank.role.name())),
         "kv_blocks": column(&|rank| json!(rank.kv_block_count)),
         "block_size": column(&|rank| json!(rank.block_size_tokens)),
         "running_max": column(&|rank| json!(rank.running_max)),

@@ -51,16 +51,11 @@ fn ranks(description: &Description) -> Option<MissingFeature> {
 
 /// An engine refuses the requests of another role, or never answers them.
 fn role(description: &Description) -> Option<MissingFeature> {
-    let name = |role| match role {
-        Role::Both => "both",
-        Role::Prefill => "prefill",
-        Role::Decode => "decode",
-    };
     let own = description.reported.role.filter(|own| *own != description.role)?;
-    let configured = name(description.role);
+    let configured = description.role.name();
     let what = match own {
         Role::Both => format!("`role` is {configured:?}, and the engine runs no disaggregation"),
-        own => format!("`role` is {configured:?}, and the engine's is {:?}", name(own)),
+        own => format!("`role` is {configured:?}, and the engine's is {:?}", own.name()),
     };
     let help = "remove the key: the router finds the role of the engine; or start the engine with \
                 another --disaggregation-mode";

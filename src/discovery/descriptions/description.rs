@@ -198,8 +198,7 @@ impl Description {
     pub const fn leg(&self) -> Option<&'static str> {
         match self.role {
             Role::Both => None,
-            Role::Prefill => Some("prefill"),
-            Role::Decode => Some("decode"),
+            role => Some(role.name()),
         }
     }
 

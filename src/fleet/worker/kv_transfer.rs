@@ -13,6 +13,18 @@ pub enum Role {
     Decode,
 }
 
+impl Role {
+    /// Value of the key `role`, and the word for operators.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
 /// The part of a request that a rank computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Leg {
