@@ -5,7 +5,7 @@ use super::engine_seat::EngineSeat;
 use super::{Fleet, KnownWorker, OperatorOrder};
 use forebay_base::{RankIndex, WorkerIndex};
 use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
-use forebay_discovery::{Description, MissingFeature, contradictions};
+use forebay_discovery::Description;
 use forebay_fleet::worker::WorkerState;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -66,13 +66,6 @@ impl Fleet {
                 || before.root_model() != now.root_model()
                 || before.listing.is_nothing() != now.listing.is_nothing()
         })
-    }
-
-    /// Keys of the worker that its engine contradicts.
-    pub(crate) fn contradictions(&self, worker: WorkerIndex) -> Vec<MissingFeature> {
-        let known = self.workers.get(worker.index());
-        let description = known.and_then(|known| known.description.as_ref());
-        description.map_or_else(Vec::new, contradictions)
     }
 
     /// The ranks that the worker ever had.

@@ -273,14 +273,12 @@ impl Membership {
                 let sharing = self.fleet.sharing_models();
                 let unequal = self.fleet.unequal_lengths();
                 let is_other = self.fleet.is_other_engine(worker, &description);
-                let contradictions = self.fleet.contradictions(worker);
                 let left = self.fleet.describe(worker, address, description, texts);
                 self.probes.redescriptions.end(worker);
                 self.fleet.defer_judgement(self.probes.redescriptions.are_awaited(env.clock.now()));
                 if is_other {
                     self.forget_failures(env, worker);
                 }
-                model_log::log_contradictions(&self.fleet, worker, &contradictions);
                 model_log::log_list(&mut self.fleet, worker);
                 model_log::log_other_models(&self.fleet, worker, &before);
                 model_log::log_lengths(&unequal, &self.fleet.unequal_lengths());

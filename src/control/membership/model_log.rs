@@ -4,7 +4,7 @@ use super::super::fleet::{
     Fleet, ListNews, ModelLength, OmittedParts, SharedEngine, UnequalLengths,
 };
 use forebay_base::WorkerIndex;
-use forebay_discovery::{FoundText, Listing, MissingFeature};
+use forebay_discovery::{FoundText, Listing};
 use forebay_fleet::worker::EngineLosses;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,15 +54,6 @@ pub(super) fn log_lengths(before: &[UnequalLengths], now: &[UnequalLengths]) {
              and longer prompts fail at some workers; start them with the same length, or serve \
              the model under two names"
         );
-    }
-}
-
-/// Logs keys of a worker that its engine contradicts, and did not before.
-pub(super) fn log_contradictions(fleet: &Fleet, worker: WorkerIndex, before: &[MissingFeature]) {
-    let now = fleet.contradictions(worker);
-    for MissingFeature { what, help } in now.iter().filter(|found| !before.contains(found)) {
-        let worker = name_of(fleet, worker);
-        warn!(worker, what, help, "the engine contradicts a key of its worker");
     }
 }
 
