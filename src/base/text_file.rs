@@ -1,7 +1,7 @@
 //! Bounded reading of text files, and the path of a file that is replaced.
 
 use rustix::fs::OFlags;
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,17 @@ pub fn replaceable_path(path: &Path) -> io::Result<PathBuf> {
     };
     match real.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(real),
-        Err(error) => Err(error),
-        Ok(found) if found.is_file() => Ok(real),
-        Ok(_) => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
+        found => only_regular(found?.file_type()).map(|()| real),
+    }
+}
+
+fn only_regular(kind: FileType) -> io::Result<()> {
+    if kind.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
+    }
+    match kind.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
 
@@ -36,13 +44,7 @@ pub fn replaceable_path(path: &Path) -> io::Result<PathBuf> {
 pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_dir() {
-        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a folder"));
-    }
-    if !kind.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
-    }
+    only_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
@@ -72,14 +74,14 @@ pub fn read_text(source: impl Read, bytes_max: usize) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::fs::{self, CWD, Mode, mknodat};
 
     #[test]
     fn only_a_regular_file_is_read_and_nothing_is_waited_for() {
         let folder = std::env::temp_dir().join(format!("forebay-files-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mknodat(CWD, &path, fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         for other in [&path, Path::new("/dev/zero")] {
             let error = read_file(other, 3).unwrap_err();
             assert_eq!(error.to_string(), "it is no regular file", "{}", other.display());
@@ -99,7 +101,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let folder = folder.canonicalize().unwrap();
         let at = |name: &str| folder.join(name);
-        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mknodat(CWD, at("pipe"), fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         std::fs::write(at("file"), "").unwrap();
         for (link, to) in [("to-file", "file"), ("to-pipe", "pipe"), ("to-new", "new")] {
             std::os::unix::fs::symlink(to, at(link)).unwrap();

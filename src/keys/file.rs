@@ -5,7 +5,7 @@ use super::document::{KeyFault, parse};
 use super::key_ring::KeyRing;
 use super::token_keys::TokenKeys;
 use forebay_base::limits::{API_KEY_FILE_BYTES_MAX, JWKS_BYTES_MAX};
-use forebay_base::{FileFault, read_document};
+use forebay_base::{FileFault, read_document, replaceable_path};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -62,8 +62,8 @@ pub fn change(
     path: &Path,
     change: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<(), String> {
-    // Edits the target of a symbolic link, not the link.
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let unusable = |error: io::Error| FileFault::of_read(path, &error, OF_KEYS).to_string();
+    let real = replaceable_path(path).map_err(unusable)?;
     let path = real.as_path();
     let fault = |error: io::Error| format!("{}: {error}", path.display());
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -381,3 +381,21 @@ fn part(time_ns: u64, whole: Duration) -> f64 {
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As root, `--json /dev/full` made a regular file of the device.
+    #[test]
+    fn the_report_takes_the_place_of_no_link_and_of_no_other_kind_of_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        write(&at("link"), &ShadowReport::default()).unwrap();
+        assert!(at("link").is_symlink() && at("real").is_file());
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        let error = write(&at("socket"), &ShadowReport::default()).unwrap_err();
+        assert!(error.ends_with("socket: it is no regular file"), "{error}");
+    }
+}

@@ -250,6 +250,20 @@ fn files_are_whole_secret_and_replaced_in_one_step() {
     assert!(error.contains("not a regular file"), "{error}");
 }
 
+/// As root, a snapshot took the place of a device.
+#[test]
+fn a_snapshot_takes_the_place_of_no_link_and_of_no_other_kind_of_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::os::unix::fs::symlink("real", at("link")).unwrap();
+    write_file(&at("link"), &small()).unwrap();
+    assert!(at("link").is_symlink() && !at("real").is_symlink());
+    assert_eq!(read_file(&at("real")), small());
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    let error = write_file(&at("socket"), &small()).unwrap_err();
+    assert_eq!(error.to_string(), "it is no regular file");
+}
+
 #[test]
 fn a_file_that_changes_under_its_reader_is_noticed() {
     let dir = tempfile::tempdir().unwrap();

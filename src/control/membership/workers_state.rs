@@ -11,7 +11,7 @@ use forebay_base::{NanosSinceStart, read_file, replaceable_path};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -117,6 +117,14 @@ impl WorkerOrder {
     }
 }
 
+/// Keeps a broken file for the operator; returns its new path.
+fn move_aside(path: &Path) -> io::Result<PathBuf> {
+    let real = replaceable_path(path)?;
+    let aside = real.with_added_extension("broken");
+    std::fs::rename(real, &aside)?;
+    Ok(aside)
+}
+
 impl WorkersState {
     /// Reads the file. A broken file is logged and moved aside, and changes nothing.
     pub(super) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
@@ -125,19 +133,23 @@ impl WorkersState {
         let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
         let mut record = WriteRecord::default();
         let (orders, text) = read.unwrap_or_else(|fault| {
-            let real = replaceable_path(&path);
-            let aside = real.as_deref().unwrap_or(&path).with_added_extension("broken");
-            error!(
-                "`workers_state` {shown}: {fault}; the workers are those of the configuration. The \
-                 file is kept as {}: mend the line, move the file back and restart",
-                aside.display()
-            );
-            let kept = aside.file_name().unwrap_or_default().display();
-            let text = format!("is not in use: {fault}; the orders in {kept} are lost");
+            error!("`workers_state` {shown}: {fault}; the workers are those of the configuration");
+            let text = match move_aside(&path) {
+                Ok(aside) => {
+                    error!(
+                        "`workers_state` {shown} is kept as {}: mend the line, move the file back \
+                         and restart",
+                        aside.display()
+                    );
+                    let kept = aside.file_name().unwrap_or_default().display();
+                    format!("is not in use: {fault}; the orders in {kept} are lost")
+                }
+                Err(error) => {
+                    error!("`workers_state` {shown} is not moved: {error}; correct the path");
+                    format!("is not in use: {fault}")
+                }
+            };
             record.fault = Some(StateFault { text, since: NanosSinceStart(0) });
-            if let Err(error) = real.and_then(|real| std::fs::rename(real, &aside)) {
-                error!("`workers_state` {shown}: not moved: {error}");
-            }
             (Vec::new(), String::new())
         });
         if !orders.is_empty() {
