@@ -29,7 +29,7 @@ pub use counts::rank_past::RankPast;
 pub use counts::rank_signs::{FirstBytes, RankSigns};
 pub use counts::unstreamed_prompts::{PassedPrompts, PromptNumber, PromptSlot, UnstreamedPrompts};
 pub use faults::breaker::{
-    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
+    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, is_refusal,
 };
 pub use faults::comparison_turn::ComparisonTurn;
 pub use faults::ejection::EjectReason;

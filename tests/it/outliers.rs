@@ -1,24 +1,29 @@
 //! Whose fault a failure is: ranks that fail what others serve are avoided and named, requests that
 //! fail everywhere cost nobody anything.
 
-use crate::rig::{ASK, Client, Seen, Worker, admin, config, post, router, until};
+use crate::rig::{ASK, Client, Seen, Worker, admin, admin_post, config, post, router, until};
 use forebay::config::{Config, EngineKind};
 use forebay::server::ServerHandle;
 use serde_json::Value;
 use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"id\":1}";
 
+fn lists_model(stream: &mut TcpStream) -> bool {
+    let list = r#"{"data":[{"id":"m"}]}"#;
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}", list.len());
+    write!(stream, "{head}\r\n\r\n{list}").is_ok()
+}
+
 /// Answers each request with `status`, except requests for 200: these after `wait`.
 fn worker(status: Arc<AtomicUsize>, wait: Duration) -> Worker {
     Worker::start(move |seen, stream| {
         if seen.head.starts_with("GET ") {
-            let list = r#"{"data":[{"id":"m"}]}"#;
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}", list.len());
-            return write!(stream, "{head}\r\n\r\n{list}").is_ok();
+            return lists_model(stream);
         }
         let is_poison = String::from_utf8_lossy(&seen.body).contains("poison");
         match status.load(Ordering::Relaxed) {
@@ -149,6 +154,65 @@ fn requests_that_fail_everywhere_shut_nobody_out() {
             assert_eq!(statuses, [200; 100], "{count} workers");
         });
     }
+}
+
+/// Requests of two callers that each worker refuses. A rank with such refusals alone took single
+/// requests, until one of these was served: 16 requests went 13 to 3.
+#[test]
+fn refusals_of_two_callers_shut_nobody_out() {
+    let workers = [(); 2].map(|()| {
+        Worker::start(|seen, stream| {
+            let is_wrong = String::from_utf8_lossy(&seen.body).contains("wrong");
+            if is_wrong {
+                let refusal = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}";
+                return stream.write_all(refusal).is_ok();
+            }
+            if seen.head.starts_with("GET ") {
+                return lists_model(stream);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            stream.write_all(OK).is_ok()
+        })
+    });
+    let mut config = watching(&workers.each_ref());
+    config.policy = forebay::config::Policy::RoundRobin;
+    config.api_keys = Some("tests/data/api_keys/two.toml".into());
+    let handle = ready(config);
+    let order = |order: &str| {
+        let mut client = Client::connect(handle.admin);
+        client.send(&admin_post(&format!("/workers/{}/{order}", workers[1].address), b""));
+        assert_eq!(client.reply().status, 200);
+    };
+    let ask = |key: &str, body: &[u8]| {
+        let request = String::from_utf8(post("/v1/completions", body)).unwrap();
+        let key = format!("authorization: Bearer {key}\r\nhost:");
+        status_of(&handle, request.replacen("host:", &key, 1).as_bytes())
+    };
+    let wrong = br#"{"model":"m","prompt":"wrong"}"#;
+    order("drain");
+    for key in ["gold-key", "some-key"].repeat(10) {
+        assert_eq!(ask(key, wrong), 400);
+    }
+    order("undrain");
+    let score = || {
+        let path = format!("/workers/{}", workers[0].address);
+        let shown: Value = serde_json::from_slice(&admin(&handle, &path).body).unwrap();
+        assert_eq!(shown["ranks"][0]["breaker_open"], false);
+        shown["ranks"][0]["held"]["score"].as_u64().unwrap()
+    };
+    for key in ["gold-key", "some-key"].repeat(2) {
+        assert_eq!(ask(key, wrong), 400);
+    }
+    assert!(score() >= 20, "{}", score());
+    let _ = workers.each_ref().map(|worker| worker.seen.try_iter().count());
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| assert_eq!(ask("gold-key", ASK), 200));
+        }
+    });
+    let is_post = |seen: &Seen| seen.head.starts_with("POST ");
+    let taken = workers.each_ref().map(|worker| worker.seen.try_iter().filter(is_post).count());
+    assert_eq!(taken, [8, 8]);
 }
 
 /// A rank that is paused and well again serves within a moment, and `/workers` shows both.

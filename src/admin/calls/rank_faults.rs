@@ -3,7 +3,7 @@
 //! `/workers`, the live page and the log have the same words.
 
 use forebay_base::NanosSinceStart;
-use forebay_board::{EjectReason, HeldFailures, RankLoad};
+use forebay_board::{EjectReason, HeldFailures, RankLoad, is_refusal};
 use forebay_fleet::worker::FeedSuspicion;
 use forebay_kv_events::{FEED_HELP, FeedState, FeedStatus};
 
@@ -28,7 +28,7 @@ impl RankTrouble {
         if load.ejected().is_some() || load.held().is_some_and(|held| held.until > now) {
             return Self::Paused;
         }
-        if load.is_open() {
+        if load.is_restricted() {
             return Self::OnTrial;
         }
         // Requests cause refusals too: a refusal counts only where nothing else comes.
@@ -43,7 +43,7 @@ impl RankTrouble {
 /// Do the latest requests on the rank fail, as far as the rank can be the cause?
 pub(crate) fn has_failed_requests(load: &RankLoad) -> bool {
     let held = load.held();
-    load.is_open()
+    load.is_restricted()
         || load.is_failing()
         || held.is_some_and(|held| held.score > 0 && !is_callers_fault(held.status))
 }
@@ -69,7 +69,7 @@ pub(crate) fn request_fault(
     }
     let held = load.held()?;
     let HeldFailures { status, until, is_one_caller, .. } = held;
-    let state = match (load.is_open(), until > now) {
+    let state = match (load.is_restricted(), until > now) {
         (true, true) => "paused: requests failed",
         (true, false) => "on trial after a pause: requests failed",
         (false, _) if load.is_failing() && is_one_caller => {
@@ -79,7 +79,7 @@ pub(crate) fn request_fault(
         (false, _) if !has_failed_requests(load) => return None,
         (false, _) => "requests fail",
     };
-    let help = failure_help(status, has_key, load.is_open());
+    let help = failure_help(status, has_key, load.is_restricted());
     Some(match status {
         0 => format!("{state} without an answer: {help}"),
         _ => format!("{state} with status {status}: {help}"),
@@ -145,11 +145,6 @@ pub const fn failure_help(status: u16, has_key: bool, others_serve: bool) -> &'s
 #[must_use]
 pub const fn is_callers_fault(status: u16) -> bool {
     is_refusal(status) && !matches!(status, 300..=399 | 401 | 403 | 404 | 405)
-}
-
-/// Statuses that refuse a request as wrong.
-const fn is_refusal(status: u16) -> bool {
-    matches!(status, 300..=499)
 }
 
 #[cfg(test)]

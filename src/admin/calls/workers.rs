@@ -136,7 +136,7 @@ fn shown_rank(index: RankIndex, rank: &Rank, sources: &WorkerSources<'_>) -> Opt
         "decode_tokens": load.kv_tokens(),
         "ttft_1m": sources.fleet.ttft_history.mean(index).map(ttft),
         "failures": load.failures(),
-        "breaker_open": load.is_open(),
+        "breaker_open": load.is_restricted(),
         "held": load.held().map(|held| held_against(held, sources.fleet.now)),
         "ejected": load.ejected().map(EjectReason::name),
         "fault": fault(index, rank, sources),

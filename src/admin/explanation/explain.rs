@@ -393,7 +393,7 @@ impl Explainer {
             "draining": worker.state.is_draining(),
             "kv_events": rank.kv_feed_live,
             "failures": load.failures(),
-            "breaker_open": load.is_open(),
+            "breaker_open": load.is_restricted(),
             "breaker_admits": load.breaker_admits(sources.now, None),
             "has_room": self.has_room(index, case),
             "in_flight": load.in_flight(),

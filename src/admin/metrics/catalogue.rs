@@ -283,7 +283,7 @@ catalogue! {
             Ranks(|s, rank| load(s, rank).map(RankLoad::kv_tokens));
         /// 1 while the rank's breaker keeps requests away, or the rank is ejected.
         BREAKER_OPEN = Gauge "breaker_open" ["worker", "dp_rank"]
-            Ranks(|s, rank| load(s, rank).map(|load| load.is_open().into()));
+            Ranks(|s, rank| load(s, rank).map(|load| load.is_restricted().into()));
         /// 1 while every request on the rank has failed, or was refused with 4xx, for ten seconds.
         RANK_FAILING = Gauge "rank_failing" ["worker", "dp_rank"]
             Ranks(|s, rank| load(s, rank).map(|load| load.is_failing().into()));

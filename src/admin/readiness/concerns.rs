@@ -6,7 +6,7 @@ use crate::calls::roles::engine_count;
 use crate::calls::workers::models_of;
 use crate::sources::FeedsView;
 use forebay_base::{NanosSinceStart, PoolIndex, RankIndex, WorkerIndex};
-use forebay_board::LoadBoard;
+use forebay_board::{LoadBoard, RankLoad};
 use forebay_fleet::worker::{EngineLosses, FleetSnapshot, Model, ModelKind, WorkerState, pools};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -96,7 +96,7 @@ pub(super) fn paused_models(fleet: &FleetSnapshot, board: &LoadBoard) -> Option<
     let is_paused = |index: &RankIndex| {
         let sleeps = fleet.rank(*index).is_some_and(|(rank, _)| rank.room.is_closed());
         let load = board.rank(*index);
-        sleeps || load.is_some_and(|load| load.is_open() || load.ejected().is_some())
+        sleeps || load.is_some_and(RankLoad::is_restricted)
     };
     let served = fleet.models.iter().filter(|model| model.ranks.iter().any(|rank| is_up(&rank)));
     let paused = served.clone().filter(|model| model.ranks.iter().filter(is_up).all(is_paused));

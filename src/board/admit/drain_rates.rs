@@ -109,7 +109,7 @@ fn is_full(fleet: &FleetSnapshot, pool: &Pool, board: &LoadBoard, now: NanosSinc
     };
     let serving = pool.ranks.iter().filter_map(|&index| {
         let (rank, worker) = fleet.rank(index)?;
-        let load = board.rank(index).filter(|load| !load.is_open())?;
+        let load = board.rank(index).filter(|load| !load.is_restricted())?;
         (worker.state == WorkerState::Up).then_some((index, rank.room, load))
     });
     let has_room = |(index, room, load): (RankIndex, RoomLimits, &RankLoad)| {

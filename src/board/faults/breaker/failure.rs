@@ -13,6 +13,12 @@ pub enum FailureWeight {
     Failed = 2,
 }
 
+/// Does the status of an answer refuse the request as wrong?
+#[must_use]
+pub const fn is_refusal(status: u16) -> bool {
+    matches!(status, 300..=499)
+}
+
 /// Requests that a failure counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureScope {

@@ -15,9 +15,12 @@
 //!   model. A failure of a second caller or model on the rank widens the scope.
 //! * **Siblings.** A rank leaves the state *closed* only while a sibling does better; the best rank
 //!   never leaves it: see [`LoadBoard::hold_against`].
-//! * **Trials.** At first a single trial runs. Each trial that the rank serves in a row lets a
-//!   further trial run beside it: 1, then 2, 4 and 8, as each round doubles the next (slow start
-//!   of RFC 5681). A single trial at a time would leave a mended rank idle beside a full queue.
+//! * **Refusals.** A rank that has only refused requests (3xx, 4xx) as wrong is half open for any
+//!   number of trials: the callers may be at fault, and a refused trial costs no client anything.
+//!   It takes requests as before until a sibling serves a request that it refused.
+//! * **Trials.** Otherwise a single trial runs at first. Each trial that the rank serves in a row
+//!   lets a further trial run beside it: 1, then 2, 4 and 8, as each round doubles the next (slow
+//!   start of RFC 5681). A single trial at a time would leave a mended rank idle beside a full queue.
 //! * **Failed trials.** A trial that an engine answers with an error is retried on a sibling, and
 //!   the client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
 //!   paused. If the sibling fails too, the request is to blame, and the next request is the trial.
@@ -29,7 +32,7 @@
 mod failure;
 
 pub use self::failure::{
-    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure,
+    BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, is_refusal,
 };
 
 use super::tag::{Tag, Witness};
@@ -208,8 +211,21 @@ impl RankLoad {
     fn trials_max(&self) -> u8 {
         match self.ejected() {
             Some(_) => 1,
+            None if self.has_only_refused() => u8::MAX,
             None => 1 + self.streak(),
         }
+    }
+
+    /// Is the breaker open for refusals alone, of which no sibling has served any? Then the callers
+    /// may be at fault, and the rank takes requests as before.
+    fn has_only_refused(&self) -> bool {
+        self.level() == 0 && is_refusal(self.witness().status)
+    }
+
+    /// True while the breaker or an ejection keeps requests from the rank.
+    #[must_use]
+    pub fn is_restricted(&self) -> bool {
+        self.ejected().is_some() || self.is_open() && !self.has_only_refused()
     }
 
     /// A trial has ended, or its answer has begun: another request may try the rank. Called once
@@ -353,18 +369,19 @@ impl RankLoad {
         let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
         // Most 4xx are caused by the request: they do not widen the scope of 5xx and broken
         // answers.
-        let is_refused = |status| (300..500).contains(&status);
-        let is_other_model = !is_first && model != seen.model;
-        if is_other_model && is_refused(failure.status) && !is_refused(seen.status) {
+        let is_milder = !is_first && is_refusal(failure.status) && !is_refusal(seen.status);
+        if is_milder && model != seen.model {
             return;
         }
+        // A rank that hangs or breaks is not taken for one that refuses alone.
+        let status = if is_milder && !is_widened { seen.status } else { failure.status };
         // Failures of a single caller or model are no evidence for other callers and models.
         let score = if is_widened { before.min(SCORE_WIDENED) } else { before };
         let weight = failure.weight as u32;
         // ordering: independent words, each a hint; of two failures at once the count may miss the
         // first.
         self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
-        let witness = Witness { caller, model, status: failure.status };
+        let witness = Witness { caller, model, status };
         // ordering: a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);
         // The streak of successes ends, the level stays.
@@ -431,7 +448,7 @@ impl RankLoad {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// True while the breaker is paused or half open.
+    /// True while the breaker is paused or half open, see [`Self::is_restricted`].
     #[must_use]
     #[inline]
     pub fn is_open(&self) -> bool {

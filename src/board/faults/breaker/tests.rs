@@ -147,6 +147,50 @@ fn refused_requests_weigh_half_of_failures() {
     assert!(!fleet.is_free(0, X));
 }
 
+/// Two callers with requests that each rank refuses opened the breaker of a rank that was well, and
+/// it lost the requests of all callers but one until that request was served.
+#[test]
+fn refusals_of_several_callers_take_no_requests_from_a_rank() {
+    let fleet = Fleet::new(2);
+    let rank = fleet.rank(0);
+    (0..100).for_each(|ms| {
+        fleet.fail(0, failure([X, Y][ms as usize % 2], [400, 404][ms as usize % 2]), ms)
+    });
+    let other = Requester { caller: 3, ..X };
+    assert!(!rank.is_restricted());
+    for _ in 0..200 {
+        assert!(fleet.admits(0, other, 100));
+        assert_eq!(rank.claim(at(100), other), Some(BreakerClaim::Trial), "a sibling may help");
+    }
+    (0..16).for_each(|_| rank.succeeded(other));
+    assert_eq!(rank.claim(at(100), other), Some(BreakerClaim::Free));
+}
+
+/// A rank that refuses what a sibling serves is paused by the first such request.
+#[test]
+fn a_rank_that_refuses_what_a_sibling_serves_is_paused() {
+    let fleet = Fleet::new(2);
+    (0..6).for_each(|ms| fleet.fail(0, failure([X, Y][ms as usize % 2], 400), ms));
+    assert!(!fleet.rank(0).is_restricted());
+    fleet.fail_trial(0, failure(Y, 400), 6);
+    assert!(fleet.rank(0).is_restricted() && !fleet.admits(0, X, 7) && !fleet.admits(0, Y, 7));
+    assert!(fleet.admits(0, X, 56), "the trial after the pause");
+    let claim = || fleet.rank(0).claim(at(56), X);
+    assert_eq!((claim(), claim()), (Some(BreakerClaim::Trial), None), "one at a time");
+}
+
+/// A caller's refusals let no further requests of all callers wait at a rank that hangs.
+#[test]
+fn a_refusal_does_not_replace_a_failure() {
+    let fleet = Fleet::new(2);
+    for ms in 0..6 {
+        fleet.fail(0, failure([X, Y][ms as usize % 2], 599), ms);
+    }
+    fleet.fail(0, failure(Y, 400), 6);
+    assert!(fleet.rank(0).is_restricted());
+    assert_eq!(fleet.rank(0).held().unwrap().status, 599);
+}
+
 #[test]
 fn the_best_rank_is_opened_when_another_turns_out_to_be_worse() {
     let fleet = Fleet::new(2);
