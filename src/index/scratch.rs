@@ -3,7 +3,7 @@
 use super::key::BlockKey;
 use super::overlap::Overlap;
 use super::ranks::Ranks;
-use super::table::{RunView, Step};
+use super::table::{FirstLengths, RunView, Step};
 use super::window::Trail;
 
 /// Cached keys of first blocks, by length, so that several slices need not hash them again.
@@ -16,6 +16,7 @@ pub(super) struct WalkScratch {
     /// The current run of the walk.
     pub(super) run: RunView,
     pub(super) first_keys: FirstKeys,
+    pub(super) firsts: Vec<FirstBlocks>,
 }
 
 /// A branch to follow: a block that may be the first of a run, and the ranks that hold all blocks
@@ -29,6 +30,21 @@ pub(super) struct Branch {
     pub(super) ranks: Ranks,
     /// Ranks with windows among them.
     pub(super) trails: Vec<Trail>,
+}
+
+impl Branch {
+    /// A branch that begins with a first block.
+    pub(super) fn first(slice: usize, at: Step) -> Self {
+        Self { slice, at, before: Overlap::default(), ranks: Ranks::All, trails: Vec::new() }
+    }
+}
+
+/// First blocks in a slice.
+#[derive(Debug, Default)]
+pub(super) struct FirstBlocks {
+    pub(super) lengths: FirstLengths,
+    /// Blocks of the prompt that belong to the slice and have one of these lengths.
+    pub(super) steps: Vec<Step>,
 }
 
 /// Keys of the first blocks by length. Lengths that share a place replace each other.

@@ -8,13 +8,13 @@
 //! the walk ends with the overlaps found so far.
 
 use super::hasher::BlockHasher;
-use super::key::{BlockKey, is_in_slice};
+use super::key::{BlockKey, is_in_slice, slice_of};
 use super::overlap::Overlap;
 use super::overlaps::Overlaps;
 use super::ranks::Ranks;
 use super::rows::RowSums;
-use super::scratch::{Branch, FirstKeys, WalkScratch};
-use super::table::{BlockPath, RunView, Step, StepSet, Table};
+use super::scratch::{Branch, FirstBlocks, FirstKeys, WalkScratch};
+use super::table::{BlockPath, FIRST_WORDS, RunView, Step, StepSet, Table};
 use super::window::WindowedRanks;
 use forebay_base::limits::{
     BLOCK_BYTES_MAX, INNER_BLOCK, PROMPT_BYTES_MATCHED_MAX, WALK_PROBES_MAX,
@@ -51,12 +51,20 @@ impl Walk<'_> {
             true => WALK_PROBES_MAX,
             false => WALK_PROBES_MAX.min(PROBES_LEAST + text.len()),
         };
-        let WalkScratch { branches, run, first_keys } = &mut *scratch;
+        let WalkScratch { branches, run, first_keys, firsts } = &mut *scratch;
         let budget = self.out.probes_max.min(worth);
         let mut path = PromptPath::<IMAGES>::new(self.hasher, text, budget, first_keys);
         run.begin(self.out.rank_words());
-        for slice in 0..self.slices.len() {
-            self.start(slice, root, &mut path, run, branches);
+        firsts.resize_with(self.slices.len(), FirstBlocks::default);
+        if self.slices.len() > 1 {
+            self.find_first(root, &mut path, firsts);
+        }
+        for (slice, first) in firsts.iter_mut().enumerate() {
+            // A single slice has its list alone.
+            match self.slices.len() > 1 && !first.lengths.has_long() {
+                true => self.start_of(slice, root, first, branches),
+                false => self.start(slice, root, &mut path, run, branches),
+            }
             while let Some(branch) = branches.pop() {
                 self.follow(branch, &mut path, run, branches);
             }
@@ -67,7 +75,46 @@ impl Walk<'_> {
         self.out.scratch = Some(scratch);
     }
 
-    /// Finds the first blocks of a slice. Each slice has only the lengths of its own first blocks,
+    /// Finds the blocks of the prompt that may be first blocks, by the bits of the lengths in all
+    /// slices: each length is hashed once, and the hash determines the slice.
+    fn find_first<const IMAGES: bool>(
+        &self,
+        root: BlockKey,
+        path: &mut PromptPath<'_, IMAGES>,
+        firsts: &mut [FirstBlocks],
+    ) {
+        let mut all = [0; FIRST_WORDS];
+        for (table, first) in self.slices.iter().zip(&mut *firsts) {
+            first.steps.clear();
+            first.lengths = table.first_lengths(root, &first.lengths);
+            all.iter_mut().zip(first.lengths.bits).for_each(|(all, bits)| *all |= bits);
+        }
+        for length in lengths_of(all) {
+            let Some(key) = path.child_key(root, path.text, length) else { break };
+            let slice = slice_of(key, self.slices.len());
+            let first = firsts.get_mut(slice.index());
+            if let Some(first) = first.filter(|first| first.lengths.has(length)) {
+                first.steps.push(Step { word: key.to_word(), end: u32::from(length) });
+            }
+        }
+    }
+
+    /// Starts a branch at each first block of a slice.
+    fn start_of(
+        &self,
+        slice: usize,
+        root: BlockKey,
+        first: &FirstBlocks,
+        branches: &mut Vec<Branch>,
+    ) {
+        let Some(table) = self.slices.get(slice) else { return };
+        for steps in first.steps.chunks(StepSet::STEPS_MAX) {
+            let there = table.may_begin(&first.lengths, root, steps);
+            branches.extend(there.of(steps).map(|(_, at)| Branch::first(slice, at)));
+        }
+    }
+
+    /// Finds the first blocks of a slice by its list. Each slice has only the lengths of its own first blocks,
     /// and the hash of a block determines its slice.
     fn start<const IMAGES: bool>(
         &self,
@@ -88,10 +135,7 @@ impl Walk<'_> {
         // Some are not there. With the lengths that a run may have, all fit the stack. An image
         // begins with a block that has bytes.
         let first = run.children.iter().filter(|first| first.end > 0).take(BRANCHES_MAX);
-        branches.extend(first.map(|&at| {
-            let before = Overlap::default();
-            Branch { slice, at, before, ranks: Ranks::All, trails: Vec::new() }
-        }));
+        branches.extend(first.map(|&at| Branch::first(slice, at)));
     }
 
     /// Follows a branch to its end, and pushes further branches onto the stack.
@@ -146,6 +190,22 @@ impl Walk<'_> {
     }
 }
 
+/// Lengths whose bits are set, shortest first, without the bit of no length.
+fn lengths_of(words: [u64; FIRST_WORDS]) -> impl Iterator<Item = u16> {
+    let mut words = words.into_iter().zip((0..).step_by(64_usize));
+    let mut rest = 0_u64;
+    let mut first = 0;
+    let lengths = std::iter::from_fn(move || {
+        while rest == 0 {
+            (rest, first) = words.next()?;
+        }
+        let bit = rest.trailing_zeros();
+        rest &= rest - 1;
+        u16::try_from(first).ok().zip(u16::try_from(bit).ok()).map(|(first, bit)| first + bit)
+    });
+    lengths.filter(|length| *length != 0)
+}
+
 /// The text of a prompt, and what is known of its blocks. Only prompts with images follow inner
 /// blocks, so that other prompts do not pay for them.
 struct PromptPath<'a, const IMAGES: bool> {
@@ -156,11 +216,11 @@ struct PromptPath<'a, const IMAGES: bool> {
     /// Of the blocks that begin at `sums_start`.
     sums: RowSums,
     sums_start: u32,
-    first: FirstBlocks<'a>,
+    first: FirstHashes<'a>,
 }
 
 /// Keys of the first blocks, while these are looked for in more than a slice.
-struct FirstBlocks<'a> {
+struct FirstHashes<'a> {
     keys: &'a mut FirstKeys,
     slice: Option<usize>,
     slice_count: usize,
@@ -174,7 +234,7 @@ impl<'a, const IMAGES: bool> PromptPath<'a, IMAGES> {
         keys: &'a mut FirstKeys,
     ) -> Self {
         keys.clear();
-        let first = FirstBlocks { keys, slice: None, slice_count: 1 };
+        let first = FirstHashes { keys, slice: None, slice_count: 1 };
         Self { hasher, text, budget, sums: RowSums::default(), sums_start: 0, first }
     }
 

@@ -171,6 +171,34 @@ proptest! {
         prop_assert_eq!(index.reader.entry_count(), 0);
     }
 
+    /// First blocks of any length, among first blocks of other prompts: several slices, which know
+    /// lengths by bits, have the overlaps of a single slice, which knows them by a list.
+    #[test]
+    fn slices_have_the_first_blocks_of_one(
+        slice_count in 2..6_usize,
+        lengths in prop::collection::vec(
+            prop_oneof![4 => 1..80_usize, 1 => 440..600_usize], 1..60),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<bool>()), 1..400),
+    ) {
+        let texts: Vec<Vec<u8>> =
+            (0..4_u8).map(|text| (0..600_u32).map(|at| (at * at >> 2) as u8 ^ text).collect()).collect();
+        let mut one = Index::new(1, 16, 1 << 20);
+        let mut several = Index::new(slice_count, 16, 1 << 20);
+        for (step, (index, text, store)) in changes.into_iter().enumerate() {
+            let length = *index.get(&lengths);
+            let block = &texts[usize::from(text)][..length];
+            let rank = u16::try_from(length % 5).unwrap();
+            one.apply(rank, &[block], store);
+            several.apply(rank, &[block], store);
+            if step % 8 == 0 {
+                for text in &texts {
+                    prop_assert_eq!(one.overlaps(text, 5), several.overlaps(text, 5));
+                }
+            }
+        }
+        prop_assert_eq!(one.reader.refused_count() + several.reader.refused_count(), 0);
+    }
+
     /// Entry count: paths that some rank holds, and some of those that such paths go through, no
     /// others.
     #[test]

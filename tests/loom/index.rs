@@ -252,6 +252,57 @@ fn a_child_is_found_while_tags_of_others_go() {
     );
 }
 
+/// [`fork`] in the first of two slices: a reader knows the lengths of first blocks by their bits.
+fn fork_in_slices() -> (SliceWriter, IndexReader) {
+    let shape = Shape { memory_bytes_max: 64 << 10, ..SHAPE };
+    let (reader, mut writers) = index_of_shape(2, SEED, shape);
+    let mut writer = writers.swap_remove(0);
+    for block in [in_first_slice(3).as_slice(), &in_first_slice(2)] {
+        apply(&mut writer, 1, block, true);
+    }
+    (writer, reader)
+}
+
+/// A block of that length whose paths are in the first of two slices.
+fn in_first_slice(length: usize) -> Vec<u8> {
+    let blocks = (0..=u8::MAX).map(|byte| vec![byte; length]);
+    let mut found = blocks.filter(|block| root().child(SEED, block).to_word() >> 63 == 0);
+    found.next().unwrap()
+}
+
+#[test]
+fn a_first_block_is_found_while_lengths_come_and_go() {
+    let found = |reader: &IndexReader| assert_eq!(holders(reader, &in_first_slice(2)), [1]);
+    model(
+        fork_in_slices,
+        |writer| {
+            apply(writer, 2, &in_first_slice(4), true);
+            apply(writer, 1, &in_first_slice(3), false);
+            apply(writer, 2, &in_first_slice(4), false);
+        },
+        found,
+        found,
+    );
+}
+
+#[test]
+fn a_first_block_is_found_while_its_root_gets_a_list() {
+    let found = |reader: &IndexReader| assert_eq!(holders(reader, &in_first_slice(2)), [1]);
+    model(
+        || {
+            let (mut writer, reader) = fork_in_slices();
+            apply(&mut writer, 1, &in_first_slice(3), false);
+            (writer, reader)
+        },
+        |writer| apply(writer, 2, &in_first_slice(5), true),
+        found,
+        |reader| {
+            found(reader);
+            assert_eq!(holders(reader, &in_first_slice(5)), [2]);
+        },
+    );
+}
+
 /// Applies one change of the path that ends with the last of `blocks`.
 fn apply_path(writer: &mut SliceWriter, rank: u16, blocks: &[&[u8]], store: bool) {
     let mut keys = vec![root()];

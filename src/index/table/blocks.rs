@@ -6,9 +6,9 @@ use super::run::{RUN_BLOCKS_MAX, RUN_CELLS, RunId};
 use super::{Location, TableWriter};
 use crate::BlockKey;
 
-/// Cells that a store can take: two copies of a run's blocks for a split, its sets, and a tag in
-/// its parent.
-pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4 + 2;
+/// Cells that a store can take: two copies of a run's blocks for a split, its sets, and a tag and
+/// the bits of lengths in its parent.
+pub(in super::super) const STORE_CELLS_MAX: usize = 2 * RUN_CELLS + 4 + 2 + 2;
 // Otherwise a new chunk would not be enough for a store.
 const _: () = assert!(STORE_CELLS_MAX * 128 <= CHUNK_BYTES || cfg!(feature = "loom"));
 
@@ -94,6 +94,8 @@ impl TableWriter {
             return false;
         }
         self.begin(id);
+        // Only unlisted runs have bits of their lengths.
+        self.end_first(id);
         self.table.cells.set_pair(cell, 0, key.to_word(), block_bytes);
         if let Some(run) = self.run(id) {
             run.set_parent(parent);

@@ -110,14 +110,16 @@ impl TableWriter {
     }
 
     /// Would a walk look for that child?
-    pub(super) fn may_have_child(&self, parent: RunId, child: RunId) -> bool {
-        let (Some(parent), Some(child)) = (self.run(parent), self.run(child)) else { return false };
+    pub(super) fn may_have_child(&self, parent_id: RunId, child: RunId) -> bool {
+        let runs = self.run(parent_id).zip(self.run(child));
+        let Some((parent, child)) = runs else { return false };
         let bytes = self.table.length_at(child, 0);
         let key = self.table.key_at(child, 0);
         let Some(list) = cell_of(parent.lengths()) else { return true };
         let Some(pair) = self.find_listed(list, bytes).0 else { return false };
         let has_tag = || Tags::new(parent.tags(), &self.table.cells).has(key);
-        may_list(pair.word, key) && (!is_tagged(pair.word) || has_tag())
+        let is_marked = self.is_first_right(parent_id, bytes, pair.word, key);
+        is_marked && may_list(pair.word, key) && (!is_tagged(pair.word) || has_tag())
     }
 
     /// True if children of that length are counted.

@@ -20,7 +20,7 @@ const _: () = assert!(LANES < CELL_PAIRS, "a list begins with more pairs than a 
 const UNTAGGED: u64 = FLAG | FILTER << FILTER_SHIFT;
 const FLAG: u64 = 1 << 63;
 /// In the word of a listed length: its children.
-const COUNT: u64 = (1 << FILTER_SHIFT) - 1;
+pub(super) const COUNT: u64 = (1 << FILTER_SHIFT) - 1;
 /// Between both: a bit for some bits of the key of each child that was stored since the list began.
 /// Bits stay when a child goes.
 const FILTER_SHIFT: u32 = 24;
@@ -90,9 +90,15 @@ impl TableWriter {
             return true;
         }
         let Some(cell) = self.take_cell() else { return false };
+        if !self.begin_first(id) {
+            self.pool.put(cell);
+            return false;
+        }
         // The keys of earlier children are not stored anywhere.
         for (index, (length, count)) in counted(word, &counts).enumerate() {
-            self.table.cells.set_pair(cell, index, UNTAGGED | u64::from(count), length);
+            let word = UNTAGGED | u64::from(count);
+            self.table.cells.set_pair(cell, index, word, length);
+            self.set_first(id, cell, length, word);
         }
         if let Some(run) = self.run(id) {
             run.set_lengths(many(cell));
@@ -148,14 +154,21 @@ impl TableWriter {
         if needs_tag && !has_tag {
             self.drop_all_tags(id, first);
         }
+        if has_tag {
+            self.pass_first(id, child);
+        }
         let flag = if has_tag { 0 } else { UNTAGGED };
         let added = flag | filter_bit(child.to_word());
         if let Some(found) = found {
-            self.set_listed(found, (found.word + 1) | added);
+            let word = (found.word + 1) | added;
+            self.set_listed(found, word);
+            self.set_first(id, first, length, word);
             return true;
         }
         let is_listed = count < LENGTHS_MAX && self.push_listed(first, added | 1, length);
-        if !is_listed && has_tag {
+        if is_listed {
+            self.set_first(id, first, length, added | 1);
+        } else if has_tag {
             self.drop_tag(id, child);
         }
         is_listed
@@ -169,6 +182,7 @@ impl TableWriter {
         self.put_tags(id);
         for listed in self.listed(first) {
             self.set_listed(listed, listed.word | UNTAGGED);
+            self.set_first(id, first, listed.half, listed.word | UNTAGGED);
         }
         self.end(id);
     }
@@ -193,10 +207,12 @@ impl TableWriter {
             debug_assert!(left.len() <= LANES, "more lengths than a word takes");
             left.sort_unstable();
             self.put_tags(id);
+            self.end_first(id);
             self.set_lengths(id, || left.iter().copied());
             self.pool.put(first);
         } else {
             self.take_out(first, found);
+            self.set_first(id, first, length, 0);
         }
         self.end(id);
     }

@@ -19,6 +19,7 @@ mod blocks;
 mod cells;
 mod check;
 mod entries;
+mod first;
 mod lists;
 mod locator;
 mod reading;
@@ -31,6 +32,7 @@ mod writer;
 
 pub(super) use blocks::STORE_CELLS_MAX;
 pub(super) use cells::CELL_WORDS;
+pub(super) use first::{FIRST_WORDS, FirstLengths};
 pub(super) use locator::Location;
 pub(super) use reading::{BlockPath, RunView, Step, StepSet};
 pub(super) use run::RunId;

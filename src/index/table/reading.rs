@@ -95,9 +95,19 @@ pub(in super::super) struct StepSet {
     count: u32,
 }
 
-const _: () = assert!(CELL_PAIRS <= u32::BITS as usize);
+const _: () = assert!(CELL_PAIRS <= StepSet::STEPS_MAX);
 
 impl StepSet {
+    /// Steps of a set, at most.
+    pub(in super::super) const STEPS_MAX: usize = u32::BITS as usize;
+
+    /// All steps of an array of 32 at most.
+    pub(super) fn all(steps: &[Step]) -> Self {
+        let mut all = Self::default();
+        steps.iter().for_each(|_| all.next(true));
+        all
+    }
+
     /// Adds the next step of the array, or leaves it out.
     #[inline(always)]
     pub(in super::super) fn next(&mut self, is_in: bool) {
@@ -123,7 +133,7 @@ impl StepSet {
 
     /// The steps of the set, with their indices.
     #[inline]
-    fn of(self, steps: &[Step]) -> impl Iterator<Item = (usize, Step)> {
+    pub(in super::super) fn of(self, steps: &[Step]) -> impl Iterator<Item = (usize, Step)> {
         let rests = successors(Some(self.bits), |rest| Some(rest & rest.wrapping_sub(1)));
         // The index of an empty rest is behind all steps.
         let indices =
@@ -161,7 +171,11 @@ impl Table {
     /// Runs `read` on a run. Its result (true: the block is here) counts if the run did not change
     /// meanwhile.
     #[inline]
-    fn look(&self, location: Location, read: impl FnOnce(&Run) -> bool) -> LookupResult<()> {
+    pub(super) fn look(
+        &self,
+        location: Location,
+        read: impl FnOnce(&Run) -> bool,
+    ) -> LookupResult<()> {
         let Some(run) = self.run(location.run) else { return LookupResult::Other };
         let Some(stamp) = run.read_begin() else { return LookupResult::Disturbed };
         let is_it = read(run);
