@@ -31,6 +31,16 @@ const OF_PROMPT: [&str; 7] = [
     "documents",
     "parallel_tool_calls",
 ];
+/// Members of OpenAI's own service, which say nothing of the answer. vLLM 0.32 and SGLang 0.5.23
+/// take them and do not read them.
+const OF_SERVICE: [&str; 6] = [
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
 /// Members with the values that change nothing.
 const NEUTRAL: [(&str, &[&str]); 16] = [
     ("stream", &["true"]),
@@ -126,6 +136,7 @@ impl ContinuationMembers {
             // The state of a seeded generator does not go on.
             "seed" => found.has_seed = !is_null,
             _ if OF_PROMPT.contains(&name) => return self.is_chat,
+            _ if OF_SERVICE.contains(&name) => return true,
             _ if COPIED.contains(&name) => return self.copied(name, value, found),
             _ => {
                 let neutral = NEUTRAL.iter().find(|(known, _)| *known == name);

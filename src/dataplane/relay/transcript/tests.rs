@@ -314,6 +314,8 @@ fn only_known_requests_are_continued() {
         (true, r#","chat_template_kwargs":{"a":[1]},"max_completion_tokens":4"#),
         (false, r#","echo":false,"logprobs":null,"best_of":1,"suffix":null,"user":"u""#),
         (false, r#","seed":3,"temperature":0.0"#),
+        (true, r#","metadata":{"team":"a"},"store":true,"service_tier":"auto""#),
+        (false, r#","prompt_cache_key":"k","safety_identifier":"s""#),
     ] {
         assert!(transcript(is_chat, &body_of(is_chat, more)).is_ok(), "{more}");
     }
