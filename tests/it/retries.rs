@@ -131,6 +131,24 @@ fn what_a_worker_has_begun_to_answer_is_not_sent_again() {
 }
 
 #[test]
+fn a_refused_retry_is_named_in_the_error() {
+    let bad = [Worker::start(|_, _| false), Worker::start(|_, _| false)];
+    let mut config = config(&[&bad[0], &bad[1]]);
+    config.retry.after_send = true;
+    config.retry.budget_percent = 0;
+    let router = router(config);
+    let mut client = Client::connect(router.listen);
+    let allowed = (0..100).find(|_| {
+        client.send(&post("/v1/completions", ASK));
+        let reply = client.reply();
+        assert_eq!(reply.status, 502);
+        String::from_utf8(reply.body).unwrap().contains("(`retry.budget_percent`)")
+    });
+    assert!(allowed.is_some_and(|allowed| allowed < 50), "{allowed:?}: a reserve comes first");
+    assert!(metric(&router, "forebay_retries_refused_total") >= 1.0);
+}
+
+#[test]
 fn a_key_sends_it_to_another_all_the_same() {
     let bad = Worker::start(|_, _| false);
     let good = Worker::json("{}");

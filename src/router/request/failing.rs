@@ -16,7 +16,7 @@ impl RequestFlow {
     pub(super) fn attempt_failed(
         &mut self,
         now: NanosSinceStart,
-        failed: FailedAttempt,
+        mut failed: FailedAttempt,
         scene: &mut Scene<'_>,
     ) -> Action {
         let rank = failed.rank;
@@ -45,7 +45,7 @@ impl RequestFlow {
             return self.place(now, HeldLeases::default(), scene);
         }
         let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
-        if !may_go_elsewhere && !self.may_retry(&failed, scene) {
+        if !may_go_elsewhere && !self.may_retry(&mut failed, scene) {
             return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
         }
         if failed.is_resumable {
@@ -91,7 +91,7 @@ impl RequestFlow {
     /// budget. A request that a worker may have read is retried only if `retry.after_send` is set,
     /// or for the rest of a stream, or after a pair: the legs of a pair produce no answer of their
     /// own.
-    fn may_retry(&self, failed: &FailedAttempt, scene: &mut Scene<'_>) -> bool {
+    fn may_retry(&self, failed: &mut FailedAttempt, scene: &mut Scene<'_>) -> bool {
         let error = failed.error;
         let has_rest = failed.is_resumable;
         let attempts = self.tries.failed_count.saturating_add(1);
@@ -108,6 +108,7 @@ impl RequestFlow {
         }
         let has_budget = sends.retry.withdraw(self.facts.caller.source);
         if !has_budget {
+            failed.is_over_budget = true;
             (scene.count)(Count::RetriesRefused);
         }
         has_budget

@@ -72,6 +72,8 @@ pub struct FailedAttempt {
     pub is_resumable: bool,
     /// The only engine family that can continue the stream; `None`: all can.
     pub dialect_of_rest: Option<Dialect>,
+    /// Another rank could have been tried, and the retry budget of the caller did not allow it.
+    pub is_over_budget: bool,
 }
 
 impl FailedAttempt {
@@ -86,6 +88,7 @@ impl FailedAttempt {
             reply: WorkerReply::NONE,
             is_resumable: false,
             dialect_of_rest: None,
+            is_over_budget: false,
         }
     }
 }
@@ -166,6 +169,10 @@ pub(super) fn end_of_failure(fleet: &FleetSnapshot, failed: FailedAttempt) -> St
         RelayError::Looped => format!("The worker {name}: {why} Remove that worker."),
         // The details name the prefill worker's answer; without details the text is about a worker.
         RelayError::NoKvTransfer if details.is_some() => format!("{why} It was the worker {name}."),
+        _ if failed.is_over_budget => format!(
+            "The worker {name} failed: {why} No other worker was tried: the retries of this caller \
+             are used up (`retry.budget_percent`). Try again later."
+        ),
         _ => format!("The worker {name} failed: {why} Try again."),
     };
     Stop::Refused(Refusal::new(reason).with_message(message))
