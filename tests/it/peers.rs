@@ -364,14 +364,18 @@ fn a_server_that_is_no_router_is_not_connected() {
     let conflict = Worker::start(|_, stream| {
         write!(stream, "HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\nno").is_ok()
     });
+    // Issue 39: the help about the port of clients was to set `replicas.peers` there too.
+    let other = router(config(&[&worker]));
     let mut config = config(&[&worker]);
-    config.replicas.peers = urls(&[page, conflict.address]);
+    config.replicas.peers = urls(&[page, conflict.address, other.listen]);
     let router = router(config);
     until("the calls fail", || {
         let all = peers(router.admin);
         let fault = |at: usize| all[at]["fault"].as_str().unwrap_or_default().to_owned();
         assert!(all.iter().all(|peer| peer["state"] != "connected" && peer["state"] != "self"));
-        fault(0) == "no message for 3 s" && fault(1) == "it answers 409"
+        fault(0) == "no message for 3 s"
+            && fault(1) == "it answers 409 and is no admin API"
+            && fault(2) == "it answers 404 and is no admin API"
     });
     assert_eq!(status(router.listen), 200);
     drop(serving.join().unwrap());

@@ -7,6 +7,7 @@ use crate::wire::{MessageKind, ReplicaId, word_of};
 use bytes::Bytes;
 use forebay_base::{Clock, FileFault};
 use forebay_config::{ReplicasConfig, WorkerUrl, read_token};
+use forebay_http1::header::ADMIN;
 use reqwest::{Client, Response, StatusCode};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -61,6 +62,9 @@ pub(crate) enum LinkFault {
     Silent,
     #[error("it answers {0}")]
     Refused(u16),
+    /// The answer lacks the field of each admin API.
+    #[error("it answers {0} and is no admin API")]
+    Foreign(u16),
     #[error("the token: {}", .0.what)]
     Token(FileFault),
     #[error("it sends {0}")]
@@ -79,6 +83,10 @@ impl LinkFault {
             Self::Refused(404) => "set `replicas.peers` there too, and use the same version",
             Self::Refused(421) => "add the name to `admin_hosts` of the peer, or use its address",
             Self::Refused(503) => "more routers read there than may: use NATS",
+            Self::Foreign(_) => {
+                "write the `admin` address of the other router: `listen`, where clients connect, \
+                 has no messages"
+            }
             Self::Refused(_) | Self::Unreadable(_) => "is this the admin address of a router?",
             Self::Token(fault) => &fault.help,
             Self::Unreachable(_) | Self::Silent | Self::Ended => {
@@ -89,7 +97,7 @@ impl LinkFault {
 
     /// The peer is reachable, but an operator must act.
     const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Token(_) | Self::Unreadable(_))
+        matches!(self, Self::Refused(_) | Self::Foreign(_) | Self::Token(_) | Self::Unreadable(_))
     }
 }
 
@@ -165,11 +173,14 @@ impl PeerLink {
             call = call.bearer_auth(token);
         }
         let answer = timeout(SILENCE_MAX, call.send()).await.map_err(|_| LinkFault::Silent)?;
-        let answer = answer.map_err(|error| LinkFault::Unreachable(cause(&error)))?;
+        let mut answer = answer.map_err(|error| LinkFault::Unreachable(cause(&error)))?;
         match answer.status() {
             StatusCode::OK => Ok(Some(answer)),
-            StatusCode::CONFLICT if names(answer, own).await => Ok(None),
-            status => Err(LinkFault::Refused(status.as_u16())),
+            StatusCode::CONFLICT if names(&mut answer, own).await => Ok(None),
+            status if answer.headers().contains_key(ADMIN) => {
+                Err(LinkFault::Refused(status.as_u16()))
+            }
+            status => Err(LinkFault::Foreign(status.as_u16())),
         }
     }
 
@@ -242,9 +253,10 @@ impl PeerLink {
 }
 
 /// True if the response comes from this router itself.
-async fn names(mut answer: Response, own: ReplicaId) -> bool {
+async fn names(answer: &mut Response, own: ReplicaId) -> bool {
     let body = timeout(SILENCE_MAX, answer.chunk()).await;
-    body.is_ok_and(|body| body.is_ok_and(|body| body.is_some_and(|body| body == own.to_string())))
+    let Ok(Ok(Some(body))) = body else { return false };
+    String::from_utf8_lossy(&body).contains(&own.to_string())
 }
 
 /// The innermost error: the outer errors contain the URL.
