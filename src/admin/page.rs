@@ -44,7 +44,8 @@ pub(crate) async fn index() -> Response {
 pub(crate) async fn file(Path(name): Path<String>) -> Response {
     match FILES.iter().find(|(file, _, _)| *file == name) {
         Some((_, kind, text)) => served(kind, text),
-        None => (StatusCode::NOT_FOUND, "no such file\n").into_response(),
+        None => (StatusCode::NOT_FOUND, "no such file of the live page: GET / names its files")
+            .into_response(),
     }
 }
 

@@ -5,11 +5,10 @@
 
 use super::access::{Access, CallerOrigin};
 use super::client_port::{ClientCaller, ClientCallers, ClientGate};
+use super::form::{CALL_BYTES_MAX, too_long};
 use super::socket::{AdminSocket, SocketFile};
+use axum::Router;
 use axum::body::to_bytes;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
 use forebay_base::limits::{ADMIN_CONNECTIONS_MAX, ADMIN_HANDSHAKE_MAX, ADMIN_IDLE_MAX};
 use forebay_tls::Acceptor;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
@@ -17,7 +16,6 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::{Pin, pin};
@@ -34,8 +32,6 @@ use tracing::{debug, info, warn};
 
 /// Pause after `accept` failed: other connections may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Longest body of a call. An explained request is rendered, which takes some milliseconds.
-const CALL_BYTES_MAX: usize = 1024 * 1024;
 
 struct OpenConnection {
     calls: Calls,
@@ -296,13 +292,6 @@ impl Body for ReadAnswer {
     }
 }
 
-/// The response to a body that is too long, or truncated.
-fn unread() -> Response {
-    let error = format!("the body broke off, or is too long: send up to {CALL_BYTES_MAX} bytes");
-    let error = json!({ "error": error });
-    (StatusCode::PAYLOAD_TOO_LARGE, Json(error)).into_response()
-}
-
 /// Serves a connection. A slow head, a slow body, an unread response and silence all end at the
 /// same time after the last call began, or after the last part of a stream was read. `gate`
 /// authorizes a call by the client port before its body is read.
@@ -329,8 +318,12 @@ async fn connection(
             {
                 return Ok(refused.map(|body| ReadAnswer { body, call }));
             }
+            // A body that is announced too long may never come.
+            if body.size_hint().lower() > CALL_BYTES_MAX as u64 {
+                return Ok(too_long().map(|body| ReadAnswer { body, call }));
+            }
             let answer = match to_bytes(axum::body::Body::new(body), CALL_BYTES_MAX).await {
-                Err(_) => Ok(unread()),
+                Err(_) => Ok(too_long()),
                 Ok(body) => {
                     calls.set_working(true);
                     let asked = hyper::Request::from_parts(head, axum::body::Body::from(body));

@@ -6,8 +6,10 @@ use super::calls::drop_in;
 use super::calls::engines;
 use super::calls::flow;
 use super::calls::replicas;
+use super::calls::{add_worker, windows, worker_drain};
 use super::client_port::ClientCallers;
 use super::explanation::explain::ExplainRequest;
+use super::form::{self, AdminRoute, BodyRule, QueryRule};
 use super::page;
 use super::port::{self, AdminListener};
 use super::question::{self, Question, Questions, ask, gone};
@@ -23,6 +25,7 @@ use forebay_http1::header::{ADMIN, REASON};
 use forebay_prompt::parse::{ApiShape, Refusal};
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Value of the field [`ADMIN`].
@@ -34,17 +37,6 @@ GET with ?model=NAME&prompt=TEXT, or ?model=NAME&messages=JSON for a chat, shows
 &session=NAME is what a header field with the session would say.
 POST takes a request's whole body; ?endpoint= names its path (/v1/chat/completions if left out).
 ";
-
-/// A call of the admin API.
-#[derive(Clone, Copy, Debug)]
-pub struct AdminRoute {
-    /// The method: `GET`, `POST` or `DELETE`.
-    pub method: &'static str,
-    /// Path and query of the call.
-    pub path: &'static str,
-    /// Effect or answer of the call, for the reference page.
-    pub meaning: &'static str,
-}
 
 /// Every call of the admin API.
 pub fn admin_routes() -> impl Iterator<Item = AdminRoute> {
@@ -58,7 +50,8 @@ fn routes() -> impl Iterator<Item = ServedRoute> {
 }
 
 const fn route(method: &'static str, path: &'static str, meaning: &'static str) -> AdminRoute {
-    AdminRoute { method, path, meaning }
+    let parameters = QueryRule::Named(&[]);
+    AdminRoute { method, path, meaning, parameters, body: BodyRule::Nothing }
 }
 
 const fn reading(path: &'static str, meaning: &'static str) -> AdminRoute {
@@ -71,18 +64,25 @@ const fn posting(path: &'static str, meaning: &'static str) -> AdminRoute {
 
 fn of_router() -> [ServedRoute; 14] {
     [
-        (reading("/", "the [live page](../operate/live-page.md)"), get(page::index)),
-        (reading("/page/{file}", "a file of the live page"), get(page::file)),
-        (reading("/live", "what the live page shows: a stream of events"), get(page::stream)),
-        (reading("/healthz", "200 while the process is alive"), get(|| async { "ok\n" })),
+        (reading("/", "the [live page](../operate/live-page.md)").with_any(), get(page::index)),
+        (reading("/page/{file}", "a file of the live page").with_any(), get(page::file)),
+        (
+            reading("/live", "what the live page shows: a stream of events").with_any(),
+            get(page::stream),
+        ),
+        (
+            reading("/healthz", "200 while the process is alive").with_any(),
+            get(|| async { "ok\n" }),
+        ),
         (
             reading(
                 "/readyz",
                 "200 when the router can serve requests, else 503; with `reasons` and `concerns`",
-            ),
+            )
+            .with_any(),
             get(readyz),
         ),
-        (reading("/metrics", "[metrics](metrics.md)"), get(metrics)),
+        (reading("/metrics", "[metrics](metrics.md)").with_any(), get(metrics)),
         (
             reading("/replicas", "the other routers; 404 for a router that is alone"),
             get(replicas::list),
@@ -91,11 +91,16 @@ fn of_router() -> [ServedRoute; 14] {
             reading(
                 "/replicas/messages",
                 "messages for [peers](../concepts/replicas.md), as lines",
-            ),
+            )
+            .with_any(),
             get(replicas::messages),
         ),
         (reading("/admin/window", "each pool with its rejection window"), get(flow::windows)),
-        (posting("/admin/window", "opens or closes windows"), post(flow::set_window)),
+        (
+            posting("/admin/window", "opens or closes windows")
+                .of(BodyRule::Object(windows::HOW_TO_ASK)),
+            post(flow::set_window),
+        ),
         (
             posting(
                 "/admin/reload",
@@ -103,8 +108,16 @@ fn of_router() -> [ServedRoute; 14] {
             ),
             post(flow::reload),
         ),
-        (reading("/debug/overlap", "explains a prompt"), get(overlap_of_prompt)),
-        (posting("/debug/overlap", "explains a request"), post(overlap)),
+        (
+            reading("/debug/overlap", "explains a prompt").with(&PROMPT_PARAMETERS),
+            get(overlap_of_prompt),
+        ),
+        (
+            posting("/debug/overlap", "explains a request")
+                .with(&EXPLAIN_PARAMETERS)
+                .of(BodyRule::Any),
+            post(overlap),
+        ),
         (
             reading("/debug/requests", "notes of requests, for `forebay record --router`"),
             get(notes),
@@ -116,7 +129,8 @@ fn of_workers() -> [ServedRoute; 15] {
     [
         (reading("/workers", "the fleet as the router sees it"), get(workers)),
         (
-            posting("/workers", "adds a worker, see [Workers](../operate/workers.md)"),
+            posting("/workers", "adds a worker, see [Workers](../operate/workers.md)")
+                .of(BodyRule::Object(add_worker::HOW_TO_ASK)),
             post(flow::add_worker),
         ),
         (
@@ -128,7 +142,8 @@ fn of_workers() -> [ServedRoute; 15] {
             posting(
                 "/workers/{id}/drain",
                 "gets nothing new, and may move streams, see [Workers](../operate/workers.md)",
-            ),
+            )
+            .of(BodyRule::Object(worker_drain::HOW_TO_ASK)),
             post(flow::drain),
         ),
         (posting("/workers/{id}/undrain", "the worker takes requests again"), post(flow::undrain)),
@@ -144,23 +159,34 @@ fn of_workers() -> [ServedRoute; 15] {
             posting(
                 "/engines/{*call}",
                 "each worker's answer to a call, see [Calls of engines](api.md#calls-of-engines)",
-            ),
+            )
+            .with_any()
+            .of(BodyRule::Any),
             post(engines::of_all),
         ),
-        (reading("/engines/{*call}", "the same for calls that only read"), get(engines::of_all)),
         (
-            posting("/workers/{id}/engine/{*call}", "the same call to one worker"),
+            reading("/engines/{*call}", "the same for calls that only read").with_any(),
+            get(engines::of_all),
+        ),
+        (
+            posting("/workers/{id}/engine/{*call}", "the same call to one worker")
+                .with_any()
+                .of(BodyRule::Any),
             post(engines::of_one),
         ),
         (
-            reading("/workers/{id}/engine/{*call}", "the same for calls that only read"),
+            reading("/workers/{id}/engine/{*call}", "the same for calls that only read").with_any(),
             get(engines::of_one),
         ),
         (
-            posting("/add_worker?url=", "as vllm-router: adds a worker, answers once it serves"),
+            posting("/add_worker?url=", "as vllm-router: adds a worker, answers once it serves")
+                .with(&["url"]),
             post(drop_in::add),
         ),
-        (posting("/remove_worker?url=", "as vllm-router: removes a worker"), post(drop_in::remove)),
+        (
+            posting("/remove_worker?url=", "as vllm-router: removes a worker").with(&["url"]),
+            post(drop_in::remove),
+        ),
         (reading("/list_workers", "as vllm-router: URLs of the workers"), get(drop_in::list)),
     ]
 }
@@ -177,29 +203,35 @@ pub async fn serve(
     port::serve(listener, by_clients, router).await;
 }
 
-/// The path without the query shown on the reference page.
-fn path_of(route: &AdminRoute) -> &'static str {
-    route.path.split_once('?').map_or(route.path, |(path, _)| path)
-}
-
-fn router(questions: Questions, access: Arc<Access>) -> Router {
+pub(crate) fn router(questions: Questions, access: Arc<Access>) -> Router {
     let router = Router::new();
     #[cfg(debug_assertions)]
     let router = router.route("/debug/plant", post(plant));
-    let router =
-        routes().fold(router, |router, (route, handler)| router.route(path_of(&route), handler));
+    let paths: BTreeSet<&str> = admin_routes().map(|route| route.path()).collect();
+    let router = paths.iter().fold(router, |router, path| router.route(path, methods_of(path)));
     let mut paths: Vec<&str> = admin_routes().map(|route| route.path).collect();
     paths.dedup();
-    let paths = format!("try {}\n", paths.join(", "));
+    let paths = format!("no such call: try {}", paths.join(", "));
     router
         .layer(DefaultBodyLimit::disable())
         .fallback(|| async { (StatusCode::NOT_FOUND, paths) })
         .layer(from_fn_with_state(access, access::check))
+        .layer(map_response(form::in_form))
         .layer(map_response(async |mut answer: Response| {
             answer.headers_mut().insert(ADMIN, HeaderValue::from_static(ADMIN_VERSION));
             answer
         }))
         .with_state(questions)
+}
+
+/// The calls of a path, each behind the check of what it takes.
+fn methods_of(path: &'static str) -> MethodRouter<Questions> {
+    let here = || routes().filter(|(route, _)| route.path() == path);
+    let methods: Vec<&str> = here().map(|(route, _)| route.method).collect();
+    let calls = here().fold(MethodRouter::new(), |calls, (route, handler)| {
+        calls.merge(handler.route_layer(from_fn_with_state(route, form::check)))
+    });
+    calls.fallback(async move || form::wrong_method(path, &methods))
 }
 
 async fn readyz(State(questions): State<Questions>) -> Response {
@@ -253,6 +285,9 @@ async fn notes(State(questions): State<Questions>) -> Response {
         None => gone(),
     }
 }
+
+/// Names of the fields of [`Explain`].
+const EXPLAIN_PARAMETERS: [&str; 4] = ["endpoint", "leg", "session", "text"];
 
 #[derive(Deserialize)]
 struct Explain {
@@ -317,6 +352,10 @@ fn refused(refusal: &Refusal) -> Response {
     let fields = [(header::CONTENT_TYPE.as_str(), "application/json"), (REASON, reason)];
     (status, fields, body).into_response()
 }
+
+/// Names of the fields of [`ExplainPrompt`].
+const PROMPT_PARAMETERS: [&str; 8] =
+    ["model", "prompt", "messages", "cache_salt", "endpoint", "leg", "session", "text"];
 
 /// A prompt in the query, for calls by hand.
 #[derive(Deserialize)]

@@ -267,6 +267,29 @@ fn calls_that_change_something_are_on_record() {
     }
 }
 
+/// Issue 39: such a call had no answer until it was cut, and an array added a worker.
+#[test]
+fn a_body_that_is_too_long_or_no_object_is_refused_at_once() {
+    let worker = Worker::json("{}");
+    let handle = router(config(&[&worker]));
+    let refused = |length: &str, body: &str| {
+        let asked = format!(
+            "POST /workers HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        let reply = call(handle.admin, asked.as_bytes());
+        let error: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+        (reply.status, error["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let (status, error) = refused("99999999999", "{}");
+    assert!(status == 413 && error.contains("1048576 bytes"), "{status} {error}");
+    let array = r#"["http://127.0.0.1:1","a",null,null,null]"#;
+    let (status, error) = refused(&array.len().to_string(), array);
+    assert!(status == 400 && error.contains("is no JSON object"), "{status} {error}");
+    let list = call(handle.admin, b"GET /list_workers HTTP/1.1\r\nhost: localhost\r\n\r\n").text();
+    assert_eq!(list.matches("http://").count(), 1, "{list}");
+}
+
 /// A secret that has leaked is replaced without a restart.
 #[test]
 fn a_reload_reads_the_tokens_again() {

@@ -324,15 +324,18 @@ fn the_calls_of_vllm_router_answer_as_there() {
         )[1] > 0,
         "it serves by then"
     );
-    assert_eq!(call(&router, "POST", &add), (400, format!("Worker {new} already exists")));
-    let required = "Worker URL required. Provide 'url' query parameter";
-    assert_eq!(call(&router, "POST", "/add_worker"), (400, required.to_owned()));
+    // The text is that of vllm-router, in the form of all errors.
+    let error = |text: &str| (400, serde_json::json!({ "error": text }).to_string());
+    let known = format!("Worker {new} already exists");
+    assert_eq!(call(&router, "POST", &add), error(&known));
+    let required = error("Worker URL required. Provide 'url' query parameter");
+    assert_eq!(call(&router, "POST", "/add_worker"), required);
     let removed = |url: &str| (200, format!("Successfully removed worker: {url}"));
     assert_eq!(call(&router, "POST", &format!("/remove_worker?url={old}")), removed(&old));
     until_gone(&router, &first.address.to_string());
     assert_eq!(call(&router, "GET", "/list_workers"), list(&[&new]));
     assert_eq!(call(&router, "POST", "/remove_worker?url=http://a:1"), removed("http://a:1"));
-    assert_eq!(call(&router, "POST", "/remove_worker"), (400, String::new()));
+    assert_eq!(call(&router, "POST", "/remove_worker"), required);
 }
 
 #[test]

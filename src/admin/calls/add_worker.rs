@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Longest time in which a call waits for a worker.
 pub(crate) const WAIT_MAX: Duration = Duration::from_mins(10);
-const HOW_TO_ASK: &str =
+pub(crate) const HOW_TO_ASK: &str =
     r#"give {"url": "http://host:port"} or https://, with "name", "role" and "api_key" if wanted"#;
 
 /// A parsed `POST /workers` body.

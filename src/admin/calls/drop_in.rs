@@ -1,5 +1,5 @@
 //! Calls of vllm-router that name a worker in the query, for existing scripts. Responses are text,
-//! as in vllm-router.
+//! as in vllm-router. Errors are JSON with the same text, as all errors of the admin API.
 
 use super::add_worker::{AddWorkerRequest, WAIT_MAX};
 use super::flow::{member, not_kept, take_back, until_up};
@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+const NO_URL: &str = "Worker URL required. Provide 'url' query parameter";
 
 /// The query of these calls.
 #[derive(Debug, Deserialize)]
@@ -22,9 +24,7 @@ pub(crate) async fn add(
     State(questions): State<Questions>,
     Query(WorkerQuery { url }): Query<WorkerQuery>,
 ) -> Response {
-    let Some(url) = url else {
-        return faulty("Worker URL required. Provide 'url' query parameter".to_owned());
-    };
+    let Some(url) = url else { return faulty(NO_URL.to_owned()) };
     let asked = match AddWorkerRequest::from_url(&url) {
         Ok(asked) => asked,
         Err(fault) => return faulty(fault),
@@ -55,7 +55,7 @@ pub(crate) async fn remove(
     State(questions): State<Questions>,
     Query(WorkerQuery { url }): Query<WorkerQuery>,
 ) -> Response {
-    let Some(url) = url else { return StatusCode::BAD_REQUEST.into_response() };
+    let Some(url) = url else { return faulty(NO_URL.to_owned()) };
     let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
     let asked = url.trim_end_matches('/');
     if let Some(worker) = workers(&list).find(|worker| member(worker, "url") == asked) {

@@ -10,7 +10,7 @@ use crate::question::{Question, Questions, ask, gone, refused};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use forebay_prompt::parse::is_engine_call;
 use serde::Serialize;
@@ -82,7 +82,8 @@ async fn called(
     let post = (method == Method::POST).then_some(body);
     if post.is_none() && !READING_CALLS.contains(&last) {
         let error = format!("{path:?} may change an engine: POST it");
-        return refused(StatusCode::METHOD_NOT_ALLOWED, &error);
+        let allowed = [(header::ALLOW, "POST")];
+        return (allowed, refused(StatusCode::METHOD_NOT_ALLOWED, &error)).into_response();
     }
     let is_order = matches!(last, "sleep" | "wake_up");
     if is_order && (target.contains('?') || post.as_ref().is_some_and(|body| !body.is_empty())) {

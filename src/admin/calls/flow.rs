@@ -8,7 +8,7 @@ use super::worker_drain::{NoStreamMove, WorkerDrain};
 use crate::access::CallerOrigin;
 use crate::question::{Question, Questions, ask, gone, refused};
 use axum::body::Bytes;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -198,35 +198,20 @@ async fn set_draining(
 }
 
 /// `POST /workers/{id}/sleep`; responds like the GET of the worker after the change.
-pub(crate) async fn sleep_engine(
-    questions: State<Questions>,
-    name: Path<String>,
-    query: RawQuery,
-    body: Bytes,
-) -> Response {
-    set_sleeping(questions, name, true, &query, &body).await
+pub(crate) async fn sleep_engine(questions: State<Questions>, name: Path<String>) -> Response {
+    set_sleeping(questions, name, true).await
 }
 
 /// `POST /workers/{id}/wake_up`; responds like `sleep`.
-pub(crate) async fn wake_engine(
-    questions: State<Questions>,
-    name: Path<String>,
-    query: RawQuery,
-    body: Bytes,
-) -> Response {
-    set_sleeping(questions, name, false, &query, &body).await
+pub(crate) async fn wake_engine(questions: State<Questions>, name: Path<String>) -> Response {
+    set_sleeping(questions, name, false).await
 }
 
 async fn set_sleeping(
     State(questions): State<Questions>,
     Path(name): Path<String>,
     sleeps: bool,
-    query: &RawQuery,
-    body: &Bytes,
 ) -> Response {
-    if query.0.is_some() || !body.is_empty() {
-        return refused(StatusCode::BAD_REQUEST, SLEEP_TAKES_NOTHING);
-    }
     let order = |back| Question::SetSleeping(name.clone(), sleeps, back);
     match ask(&questions, order).await {
         Some(Ok(worker)) => (StatusCode::ACCEPTED, Json(worker)).into_response(),

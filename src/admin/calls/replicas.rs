@@ -1,6 +1,6 @@
 //! The calls about other replicas: their list, and the messages that peers read.
 
-use crate::question::{Question, Questions, ask, gone};
+use crate::question::{Question, Questions, ask, gone, refused};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -39,14 +39,15 @@ pub(crate) async fn messages(
     ];
     match ask(&questions, |back| Question::ReplicaMessages(reader.replica, back)).await {
         Some(Ok(stream)) => (fields, Body::from_stream(stream)).into_response(),
-        Some(Err(refused)) => match refused {
+        Some(Err(fault)) => match fault {
             SubscribeError::NoPeers => {
                 (StatusCode::NOT_FOUND, "`replicas.peers` is not configured\n")
             }
             // The reader learns from its own id that it has called itself.
             SubscribeError::Own => {
                 let own = reader.replica.map(|id| id.to_string()).unwrap_or_default();
-                return (StatusCode::CONFLICT, own).into_response();
+                let error = format!("the replica {own} is this router");
+                return refused(StatusCode::CONFLICT, &error);
             }
             SubscribeError::TooMany => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too many routers read messages\n")

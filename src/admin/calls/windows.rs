@@ -23,7 +23,7 @@ pub(crate) const OPENERS: [(&str, &[WindowOrigin]); 3] = [
     ("elsewhere", &[WindowOrigin::Elsewhere]),
 ];
 
-const HOW_TO_ASK: &str = "\
+pub(crate) const HOW_TO_ASK: &str = "\
 the body is a JSON object: {\"open\": \"5s\"} refuses all requests for that long, up to \"1h\"; {\"close\": true} serves them again; \
 \"model\": NAME limits it to the workers that serve that model";
 
