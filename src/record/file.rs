@@ -33,7 +33,8 @@ impl FileWriter {
         let file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
         let chunks = Some(ChunkWriter::new(header.sources.len()));
         let mut writer = Self { file, chunks, out, written_bytes: 0 };
-        writer.write_out()?;
+        // An empty file would be in the way of the next try.
+        writer.write_out().inspect_err(|_| drop(std::fs::remove_file(path)))?;
         Ok(writer)
     }
 

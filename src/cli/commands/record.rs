@@ -103,8 +103,24 @@ fn recorded(args: &RecordArgs) -> Result<(), String> {
         record(&sources, requests, &args.out, stop).await
     })?;
     let recorded = recorded.map_err(|error| error.to_string())?;
-    report(args, &recorded, &mut io::stdout().lock()).map_err(|error| error.to_string())?;
-    let unreached = unreached(args, &recorded);
+    ended(args, &recorded, &mut io::stdout().lock())
+}
+
+/// Reports a recording. A file that holds nothing would be in the way of the next try.
+fn ended(
+    args: &RecordArgs,
+    recorded: &RecordingTotals,
+    out: &mut impl Write,
+) -> Result<(), String> {
+    let unreached = unreached(args, recorded);
+    if !unreached.is_empty() && recorded.messages.iter().all(|count| *count == 0) {
+        let file = args.out.display();
+        let removed = std::fs::remove_file(&args.out);
+        let left = removed.err().map(|error| format!("; cannot remove {file}: {error}"));
+        let left = left.unwrap_or_default();
+        return Err(format!("no connection to {}: nothing recorded{left}", unreached.join(", ")));
+    }
+    report(args, recorded, out).map_err(|error| error.to_string())?;
     if unreached.is_empty() {
         return Ok(());
     }
@@ -234,17 +250,44 @@ mod tests {
         assert_eq!(recorded_from(refused), (Vec::new(), false), "no connection, no end");
     }
 
-    #[test]
-    fn sources_without_a_connection_are_named() {
-        let args = RecordArgs {
+    /// Arguments with three sources.
+    fn args(out: PathBuf) -> RecordArgs {
+        RecordArgs {
             from: vec!["tcp://a:1".to_owned(), "tcp://b:1".to_owned()],
             topic: String::new(),
             router: Some("http://r:1".to_owned()),
             token_file: None,
             ca_file: None,
             seconds: None,
-            out: PathBuf::new(),
-        };
+            out,
+        }
+    }
+
+    /// Issue 39: the next try failed, because the file of a recording of nothing was there.
+    #[test]
+    fn a_failed_recording_leaves_a_file_only_with_something_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("a.kvrec");
+        for (messages, reached, is_kept) in [
+            ([0, 0, 0], [false; 3], false),
+            ([0, 0, 0], [true, true, false], false),
+            ([1, 0, 0], [true, false, false], true),
+            ([0, 0, 0], [true; 3], true),
+        ] {
+            std::fs::write(&out, "begun").unwrap();
+            let recorded = RecordingTotals {
+                messages: messages.to_vec(),
+                reached: reached.to_vec(),
+                ..RecordingTotals::default()
+            };
+            let ended = ended(&args(out.clone()), &recorded, &mut Vec::new());
+            assert_eq!((ended.is_ok(), out.exists()), (reached == [true; 3], is_kept), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn sources_without_a_connection_are_named() {
+        let args = args(PathBuf::new());
         let recorded = |reached: [bool; 3]| RecordingTotals {
             reached: reached.to_vec(),
             ..RecordingTotals::default()
