@@ -273,6 +273,7 @@ fn text_value(path: &str) -> &'static str {
     match (path, name) {
         ("discovery.name_server", _) => "10.0.0.10:53",
         ("traces.headers_file", _) => "../../tests/data/trace_fields",
+        ("log.format", _) => "{status}",
         (_, "file") => "../../tests/data/tokens/long",
         ("worker.tls_key" | "upstream_tls.key" | "replicas.key", _) => {
             "../../tests/data/tls/router.key"

@@ -16,7 +16,8 @@ use std::process::ExitCode;
     forebay check -c forebay.toml --print\n\n\
     Every finding is one line `file:line:column: error|warning: what. help: what to do`.\n\
     The file of `discovery.file` is checked too.\n\
-    Cores that this machine lacks are warnings: `serve` does not start on it.\n\
+    Cores that this machine lacks are warnings: `serve` does not start on it. So are variables\n\
+    of the environment with the name of a key: no key is read from there.\n\
     Exit code 0 without errors (warnings are allowed), 1 with errors.")]
 pub(crate) struct CheckArgs {
     /// The file to check
@@ -39,6 +40,7 @@ pub(crate) fn report(args: &CheckArgs, out: &mut impl Write) -> Result<ExitCode,
     let source = ConfigSource { file: Some(args.config.clone()), flags: Flags::default() };
     let mut loaded = source.load()?;
     loaded.check_cores(&available_cores());
+    loaded.findings.extend(findings::of_environment());
     let of_file = loaded.read_workers().len();
     let write = |out: &mut dyn Write| -> io::Result<()> {
         let mut out = out;

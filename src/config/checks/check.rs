@@ -353,8 +353,34 @@ impl Check<'_> {
         }
     }
 
+    /// A request goes to no further worker after `timeouts.first_byte`. If it waits as long for
+    /// the first connection, a lost packet is the end of the request.
+    fn deadlines_of_attempts(&mut self, config: &Config) {
+        let times = &config.timeouts;
+        let [first_byte, connect] = [times.first_byte, times.connect].map(format_duration);
+        let is_shorter = times.first_byte < times.connect;
+        let mut keys = ["timeouts.first_byte", "timeouts.connect"].into_iter();
+        let Some(key) = keys.find(|key| self.origins.has(key)).filter(|_| is_shorter) else {
+            return;
+        };
+        let what = format!(
+            "`timeouts.first_byte` is {first_byte}, and `timeouts.connect` is {connect}, which is \
+             longer"
+        );
+        let help = "a request that waits in vain for a connection is not sent to another worker: \
+                    raise `timeouts.first_byte`, or lower `timeouts.connect`";
+        if !self.has_finding_at(key) {
+            self.warning(key, what, help);
+        }
+    }
+
     /// Deadlines that requests and checks miss whatever the engine does.
     fn deadlines(&mut self, config: &Config) {
+        self.deadlines_of_each(config);
+        self.deadlines_of_attempts(config);
+    }
+
+    fn deadlines_of_each(&mut self, config: &Config) {
         let times = &config.timeouts;
         let prefill = config.flow.disaggregation.prefill_timeout.unwrap_or(times.first_byte);
         let health = &config.health;

@@ -187,7 +187,7 @@ impl Check<'_> {
         }
     }
 
-    fn has_finding_at(&self, place: &str) -> bool {
+    pub(super) fn has_finding_at(&self, place: &str) -> bool {
         let origin = self.origins.of(place);
         self.findings.iter().any(|finding| finding.origin == origin)
     }

@@ -65,8 +65,15 @@ impl Check<'_> {
             self.warning("log.level", what, help);
         }
         let Some(format) = &log.format else { return };
-        if let Err(fault) = RecordFormat::parse(format) {
-            self.error("log.format", format!("`log.format`: {fault}"), "");
+        match RecordFormat::parse(format) {
+            Err(fault) => self.error("log.format", format!("`log.format`: {fault}"), ""),
+            Ok(format) if !format.has_fields() => {
+                let what = "`log.format` has no field: the records of all requests are equal";
+                let help = "write names in braces, as in \"{client} {method} {path} {status}\"; \
+                            the page Deploy lists the names";
+                self.warning("log.format", what, help);
+            }
+            Ok(_) => {}
         }
     }
 }

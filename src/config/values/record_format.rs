@@ -93,6 +93,11 @@ impl RecordFormat {
         Ok(Self(parts))
     }
 
+    /// Does a record have anything of its request?
+    pub(crate) fn has_fields(&self) -> bool {
+        self.0.iter().any(|part| matches!(part, FormatPart::Field(_)))
+    }
+
     /// Formats a record; `value` appends a field's value.
     pub fn write(&self, mut value: impl FnMut(RecordField, &mut Vec<u8>)) -> String {
         let mut line = String::new();
