@@ -120,6 +120,22 @@ fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
 }
 
+/// Whether a reader of logfmt takes the text for a single value: a word, or a text in quotes.
+fn is_whole(text: &str) -> bool {
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
+    let Some(quoted) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
+        let ends_word = |letter: char| is_odd(letter) || matches!(letter, '"' | '=' | '\\');
+        return !text.is_empty() && !text.contains(ends_word);
+    };
+    let mut is_escaped = false;
+    let is_inside = |letter: char| {
+        let ends_text = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        !ends_text && (letter == ' ' || !is_odd(letter))
+    };
+    quoted.chars().all(is_inside) && !is_escaped
+}
+
 /// Fields of a line: ` name=value` in text, where the message has no name, or `,"name":value`.
 struct LineFields<'a> {
     out: &'a mut String,
@@ -203,7 +219,16 @@ impl Visit for LineFields<'_> {
         } else if self.name(field) {
             let keeps_lines = field.name() == BACKTRACE;
             // Writing to a string cannot fail.
-            let _ = write!(Visible { out: self.out, keeps_lines }, "{value:?}");
+            if keeps_lines || field.name() == MESSAGE {
+                let _ = write!(Visible { out: self.out, keeps_lines }, "{value:?}");
+                return;
+            }
+            let start = self.out.len();
+            let _ = write!(self.out, "{value:?}");
+            if !self.out.get(start..).is_some_and(is_whole) {
+                let text = self.out.split_off(start);
+                let _ = write!(self.out, "{text:?}");
+            }
         }
     }
 }
@@ -236,6 +261,7 @@ impl fmt::Write for Visible<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
     use std::sync::mpsc::{Sender, channel};
 
     /// Sends each line.
@@ -288,8 +314,65 @@ mod tests {
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(time.len() == 27 && time.ends_with('Z'), "{time}");
         let fields = r#"status=200 below=-1 share=0.5 nan=NaN yes=true plain="a b""#;
-        let odd = r#"odd="q\"\\\u{1b}[31m\né" shown=x\u{1b}y list=[1, 2] type="t""#;
+        let odd = r#"odd="q\"\\\u{1b}[31m\né" shown="x\u{1b}y" list="[1, 2]" type="t""#;
         assert_eq!(rest, format!(" WARN text é\"\\n\\u{{7}} {fields} {odd} pid=4321\n"));
+    }
+
+    /// Text of the fields behind the message, as a reader of logfmt takes it.
+    fn fields_of(line: &str) -> Vec<(&str, String)> {
+        let (_, mut rest) = line.split_once(" text").expect("the message");
+        let mut fields = Vec::new();
+        while let Some(field) = rest.strip_prefix(' ') {
+            let (name, value) = field.split_once('=').expect("a name");
+            assert!(name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"'), "{line}");
+            let Some(quoted) = value.strip_prefix('"') else {
+                let end = value.find([' ', '\n']).expect("an end");
+                let (word, behind) = value.split_at(end);
+                assert!(!word.is_empty() && !word.contains(['"', '=']), "{line}");
+                fields.push((name, word.to_owned()));
+                rest = behind;
+                continue;
+            };
+            let mut is_escaped = false;
+            let end = quoted.find(|letter| {
+                let ends = letter == '"' && !is_escaped;
+                is_escaped = letter == '\\' && !is_escaped;
+                ends
+            });
+            let (text, behind) = quoted.split_at(end.expect("an end"));
+            fields.push((name, text.to_owned()));
+            rest = &behind[1..];
+        }
+        assert_eq!(rest, "\n", "{line}");
+        fields
+    }
+
+    proptest! {
+        /// Issue 39: `fault=it answers 400` had no quotes, and a reader took `answers` for a field.
+        #[test]
+        fn each_value_is_a_word_or_in_quotes(
+            value in "[a-z =\"\\\\\n\t\u{1b}é\u{2028}\u{a0}]{0,8}",
+        ) {
+            let line = logged(LineForm::Text { is_terminal: false }, || {
+                tracing::info!(
+                    shown = %value,
+                    debugged = ?value,
+                    maybe = ?Some(&value),
+                    list = ?[&value, &value],
+                    text = &*value,
+                    "text"
+                );
+            });
+            let escaped = format!("{value:?}");
+            let escaped = &escaped[1..escaped.len() - 1];
+            let fields = fields_of(&line);
+            let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+            prop_assert_eq!(names, ["shown", "debugged", "maybe", "list", "text", "pid"]);
+            prop_assert_eq!(&fields[1].1, escaped);
+            // A value with quotes around it may stand for itself.
+            let is_quoted = value.len() > 1 && value.starts_with('"') && value.ends_with('"');
+            prop_assert!(is_quoted || fields[0].1 == escaped, "{}", line);
+        }
     }
 
     #[test]
