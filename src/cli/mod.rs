@@ -130,6 +130,12 @@ fn suggest_flag(error: &mut clap::Error, definition: &clap::Command, command: Op
     if error.kind() != ErrorKind::UnknownArgument || command.is_none() {
         return;
     }
+    let is_serve = command.is_some_and(|command| command.get_name() == "serve");
+    if let Some(advice) = advice_for_value(wrong).filter(|_| is_serve) {
+        let advice = ContextValue::StyledStrs(vec![advice.into()]);
+        error.insert(ContextKind::Suggested, advice);
+        return;
+    }
     let flags = command.into_iter().flat_map(clap::Command::get_arguments);
     let flags: Vec<&str> = flags.filter_map(clap::Arg::get_long).collect();
     let of = |word: &str| nearest(word, &flags, |flag| format!("--{flag}"));
@@ -140,6 +146,21 @@ fn suggest_flag(error: &mut clap::Error, definition: &clap::Command, command: Op
     if let Some(near) = near {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(near));
     }
+}
+
+/// What to do about a value of `serve` without a flag: other routers take several values behind a
+/// flag, as in `--worker-urls URL URL` and `--prefill URL PORT`.
+fn advice_for_value(word: &str) -> Option<&'static str> {
+    if word.starts_with('-') {
+        return None;
+    }
+    let is_port = word == "none" || word.bytes().all(|byte| byte.is_ascii_digit());
+    Some(if is_port {
+        "leave out the bootstrap port behind --prefill URL: it is asked of SGLang; \
+         `worker.bootstrap_port` of the file sets another"
+    } else {
+        "give each worker a flag of its own: --worker URL --worker URL"
+    })
 }
 
 /// Parses the command line, runs the command and returns the exit code.

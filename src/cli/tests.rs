@@ -61,6 +61,24 @@ fn an_unknown_command_is_reported() {
     assert_eq!(parse("forebay tap").unwrap_err().kind(), ErrorKind::InvalidSubcommand);
 }
 
+/// Issue 39: `--prefill URL PORT`, as SGLang's router takes it, had no hint.
+#[test]
+fn values_behind_a_flag_of_another_router_have_a_hint() {
+    let hint = |line: &str| {
+        let mut error = parse(line).unwrap_err();
+        super::suggest_flag(&mut error, &definition(), line.split(' ').nth(1));
+        error.to_string()
+    };
+    for port in ["9001", "none"] {
+        let shown = hint(&format!("forebay serve --prefill http://a:1 {port} --decode http://b:1"));
+        assert!(shown.contains("tip: leave out the bootstrap port"), "{shown}");
+    }
+    let shown = hint("forebay serve --worker http://a:1 http://b:1");
+    assert!(shown.contains("--worker URL --worker URL"), "{shown}");
+    let shown = hint("forebay serve --workers http://a:1");
+    assert!(shown.contains("--worker") && !shown.contains("tip: give each"), "{shown}");
+}
+
 #[test]
 fn the_engine_takes_every_documented_flag() {
     let line = "forebay engine --listen 127.0.0.1:1 --model m --wire vllm --ranks 2 --kv-events tcp://127.0.0.1:5557 \

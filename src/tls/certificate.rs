@@ -73,6 +73,9 @@ const OF_KEY: &str = "write the certificate's private key into it, in PEM";
 pub(crate) const OF_AUTHORITIES: &str = "write certificates of authorities into it, in PEM";
 const OF_DER_CERTIFICATE: &str = "convert it: openssl x509 -inform DER -in OLD -out NEW";
 const OF_DER_KEY: &str = "convert it: openssl pkey -inform DER -in OLD -out NEW";
+/// The file holds both: the certificate and its key.
+const OF_PKCS12: &str = "it is PKCS #12, with both certificate and key: openssl pkcs12 -nodes -in \
+    OLD -out NEW, and name NEW for both";
 /// OpenSSL 3.0 signs requests as version 1 unless it is given extensions.
 const OF_VERSION: &str = "make it with extensions: openssl x509 -req -extfile FILE, and in FILE \
     the line subjectAltName=DNS:NAME; or openssl req -x509 -addext subjectAltName=DNS:NAME";
@@ -116,7 +119,7 @@ impl LoadedCertificate {
                 }
                 pem::Error::NoItemsFound => of_key(
                     format!("{key}: it holds no private key in PEM"),
-                    if is_der(&text) { OF_DER_KEY } else { OF_KEY },
+                    help_of_binary(&text, OF_DER_KEY, OF_KEY),
                 ),
                 error => of_key(format!("{key}: {}", pem_fault(&error)), OF_KEY),
             }
@@ -228,7 +231,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, FileFault> {
 fn read_certificates(path: &Path, form: &str) -> Result<Vec<CertificateDer<'static>>, FileFault> {
     let text = read(path, form)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let help = if is_der(&text) { OF_DER_CERTIFICATE } else { form };
+    let help = help_of_binary(&text, OF_DER_CERTIFICATE, form);
     let fault = |what: &str| FileFault::new(format!("{}: {what}", path.display()), help);
     match read {
         Ok(chain) if chain.is_empty() => Err(fault("it holds no certificate in PEM")),
@@ -251,9 +254,12 @@ fn pem_fault(error: &pem::Error) -> String {
     }
 }
 
-/// The binary form of a certificate or key: a sequence of more than 127 bytes.
-fn is_der(bytes: &[u8]) -> bool {
-    matches!(bytes, [0x30, 0x81..=0x84, ..])
+/// What to do about a file without PEM. In binary form a certificate or key is a sequence of more
+/// than 127 bytes; PKCS #12 begins with its version 3, and keys have lower versions.
+fn help_of_binary<'h>(bytes: &[u8], of_der: &'h str, of_text: &'h str) -> &'h str {
+    let [0x30, length @ 0x80..=0x84, rest @ ..] = bytes else { return of_text };
+    let inner = rest.get(usize::from(length & 0xf)..).unwrap_or_default();
+    if inner.starts_with(&[2, 1, 3]) { OF_PKCS12 } else { of_der }
 }
 
 /// The bytes of a file. Comments between the sections of PEM may have any encoding.

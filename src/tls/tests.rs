@@ -47,11 +47,15 @@ fn a_file_in_another_form_is_named_with_the_command_that_converts_it() {
     let wide_key = wide("wide.key", &key.serialize_pem());
     let der_cert = binary("cert.der", cert.der());
     let der_key = binary("key.der", key.serialized_der());
+    // The begin of what `openssl pkcs12 -export` writes.
+    let both = binary("both.p12", &[0x30, 0x82, 4, 0xf9, 2, 1, 3, 0x30, 0x82, 4, 0xaf, 6, 9]);
     for (cert, key, what, help) in [
         (&wide_cert, &good.key, "the file is UTF-16, and has to be UTF-8", "iconv -f UTF-16"),
         (&good.cert, &wide_key, "the file is UTF-16, and has to be UTF-8", "iconv -f UTF-16"),
         (&der_cert, &good.key, "it holds no certificate in PEM", "openssl x509 -inform DER"),
         (&good.cert, &der_key, "it holds no private key in PEM", "openssl pkey -inform DER"),
+        (&both, &good.key, "it holds no certificate in PEM", "openssl pkcs12 -nodes"),
+        (&good.cert, &both, "it holds no private key in PEM", "openssl pkcs12 -nodes"),
     ] {
         let files = CertificateFiles { cert: cert.clone(), key: key.clone() };
         let fault = LoadedCertificate::read(&files).unwrap_err().to_string();

@@ -135,11 +135,24 @@ const KEYS: &[(&[&str], &str)] = &[
          timeouts.total timeouts.upstream timeouts.backend timeouts.worker proxy_read_timeout \
          read_timeout request_timeout response_timeout server_timeout stream_timeout",
     ),
-    (&["timeouts.write"], "timeouts.send send_timeout write_timeout"),
+    (
+        &["timeouts.write"],
+        "timeouts.send send_timeout write_timeout timeouts.client client_timeout",
+    ),
     (
         &["timeouts.idle"],
         "timeouts.keepalive timeouts.keep_alive timeouts.http_keep_alive keepalive_timeout \
          keep_alive_timeout timeouts.client_keepalive",
+    ),
+    (
+        &["timeouts.connect"],
+        "timeouts.connection timeouts.proxy_connect proxy_connect_timeout connect_timeout \
+         connection_timeout contimeout",
+    ),
+    (
+        &["timeouts.upstream_idle"],
+        "timeouts.keepalive_upstream upstream_keepalive keepalive_upstream pool_idle_timeout \
+         max_idle_conn_duration",
     ),
     (&["timeouts.handshake"], "timeouts.tls timeouts.ssl tls_timeout timeouts.tls_handshake"),
     (
@@ -211,9 +224,17 @@ const KEYS: &[(&[&str], &str)] = &[
     (
         &["tenant.requests_per_minute"],
         "rate_limit rpm rpm_limit limit_req requests_per_minute ratelimit tenant.rpm \
-         tenant.rpm_limit tenant.rate_limit",
+         tenant.rpm_limit tenant.rate_limit requests_per_second rps rps_limit qps \
+         max_requests_per_second limit_req_zone rate_limit_requests_per_second \
+         rate_limit_tokens_per_second \
+         tenant.requests_per_second tenant.rps limits.requests_per_second http_req_rate \
+         limits.requests_per_minute",
     ),
-    (&["tenant.tokens_per_minute"], "tpm tpm_limit tokens_per_minute tenant.tpm tenant.tpm_limit"),
+    (
+        &["tenant.tokens_per_minute"],
+        "tpm tpm_limit tokens_per_minute tenant.tpm tenant.tpm_limit tokens_per_second \
+         tenant.tokens_per_second limits.tokens_per_minute",
+    ),
     (&["tenant"], "tenants teams users customers quota quotas"),
     (
         &["session"],
@@ -228,7 +249,29 @@ const KEYS: &[(&[&str], &str)] = &[
     (&["adapter"], "lora loras lora_modules lora_adapters"),
     (&["disaggregation"], "disagg pd pd_disaggregation disaggregated"),
     (&["client.trusted"], "trusted_proxies set_real_ip_from client.trusted_proxies real_ip_from"),
-    (&["client.proxy_protocol"], "accept_proxy"),
+    (
+        &["client.trusted", "client.forwarded"],
+        "real_ip_header real_ip_recursive client.real_ip_header client_ip_header \
+         client.ip_header use_forwarded_headers xff_num_trusted_hops forwardfor \
+         option_forwardfor proxy_set_header",
+    ),
+    (&["client.proxy_protocol"], "accept_proxy proxy_protocol use_proxy_protocol"),
+    (
+        &["limits.connections_max"],
+        "worker_connections maxconn max_connections global.maxconn limits.maxconn \
+         limits.max_connections",
+    ),
+    (
+        &["limits.connections_per_address_max"],
+        "limit_conn limit_conn_zone conn_rate max_connections_per_ip",
+    ),
+    (
+        &["limits.head_bytes_max"],
+        "large_client_header_buffers client_header_buffer_size max_header_size bufsize",
+    ),
+    (&["cors.origins"], "cors_allowed_origins cors_origins allow_origins cors.allowed_origins"),
+    (&["log.format"], "log_format logformat access_log_format log.template"),
+    (&["log.json"], "json_log log_json log.structured"),
     (&["replicas.peers"], "peers replicas.members replicas.nodes replicas.urls"),
 ];
 
@@ -257,6 +300,51 @@ const TEXTS: &[(&str, &str)] = &[
         "the log goes to standard error: leave it to systemd or the container, or start with \
          2>>FILE",
         "log.file log.path log.dir log.output log_file log_dir log_path error_log",
+    ),
+    (
+        "TLS 1.2 and 1.3 with fixed ciphers, sessions and curves: remove it; the page TLS has the \
+         rest",
+        "ssl_protocols ssl_ciphers ssl_prefer_server_ciphers ssl_session_cache \
+         ssl_session_timeout ssl_session_tickets ssl_dhparam ssl_ecdh_curve ssl_stapling \
+         ssl_min_ver ssl_max_ver ssl_default_bind_ciphers ssl_default_bind_options \
+         tls.protocols tls.ciphers tls.min_version tls.max_version tls_min_version tls.versions \
+         tls_params",
+    ),
+    (
+        "answers pass as they come, over connections that are kept: remove it",
+        "proxy_buffering proxy_request_buffering proxy_http_version proxy_buffer_size \
+         proxy_buffers keepalive keepalive_requests tcp_nodelay tcp_nopush sendfile \
+         http_server_close",
+    ),
+    (
+        "paths, hosts and pages are no matter of this router: keep that proxy in front; the page \
+         Proxies has a configuration",
+        "location locations server_name server_names root gzip error_page rewrite http2 http_2 \
+         alpn allow deny acl add_header proxy_cache default_backend frontend",
+    ),
+    (
+        "a further attempt goes to another worker at once, without a pause: remove it; `[retry]` \
+         has the limits",
+        "retry_initial_backoff_ms retry_max_backoff_ms retry_backoff_multiplier \
+         retry_jitter_factor retry.backoff retry.initial_backoff retry.max_backoff retry.jitter \
+         retry.delay retry_after retry_delay retry_backoff",
+    ),
+    (
+        "`policy` chooses both workers of a pair together: remove it",
+        "prefill_policy decode_policy disaggregation.prefill_policy disaggregation.decode_policy",
+    ),
+    (
+        "the engine reads reasoning and calls of tools: give it these flags, and remove the key",
+        "reasoning_parser tool_call_parser tool_parser chat_template mcp_config_path",
+    ),
+    (
+        "a worker that is up later gets requests from then on: remove it",
+        "worker_startup_timeout_secs worker_startup_check_interval startup_timeout",
+    ),
+    (
+        "ranks are found at the engine: remove it, or set `worker.ranks` where health checks are \
+         off",
+        "dp_aware intra_node_data_parallel_size dp_size data_parallel_size",
     ),
     (
         "remove it: policy `kv` weighs caches against load by itself",
