@@ -44,6 +44,9 @@ pub const WORKER_API_KEY_BYTES_MAX: usize = 4_096;
 pub const WORKERS_MAX: usize = 1_024;
 /// Longest file of `workers_state`: a line for each worker. A longer file counts as broken.
 pub const WORKERS_STATE_BYTES_MAX: usize = 8 << 20;
+/// Most copies of broken files of `workers_state`. Full: a broken file is not kept, and the log
+/// has an error.
+pub const BROKEN_COPIES_MAX: usize = 8;
 /// Longest list of the workers' models that a process leaves to the next. The next process ignores
 /// a longer list.
 pub const MODEL_MEMORY_BYTES_MAX: usize = 8 << 20;

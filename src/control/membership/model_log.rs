@@ -120,6 +120,18 @@ pub(super) fn log_shared_engine(found: &SharedEngine) {
     }
 }
 
+/// Logs URLs of orders without a worker. Each start logs workers that a source has yet to list.
+pub(super) fn log_unlisted(urls: &[Arc<str>]) {
+    if !urls.is_empty() {
+        info!(
+            count = urls.len(),
+            workers = named(urls),
+            "no worker has these URLs of `workers_state`: an order counts once discovery lists its \
+             worker"
+        );
+    }
+}
+
 fn name_of(fleet: &Fleet, worker: WorkerIndex) -> String {
     fleet.name(worker).map_or_else(String::new, |name| name.to_string())
 }

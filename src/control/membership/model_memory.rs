@@ -5,9 +5,9 @@
 //! thread writes a single text at a time.
 
 use super::super::fleet::RememberedWorker;
-use super::line_file::{Durability, lines_of, replace};
+use super::line_file::{Durability, json_line, lines_of, read_lines, replace};
 use forebay_base::limits::MODEL_MEMORY_BYTES_MAX;
-use forebay_base::read_text;
+use forebay_base::{read_bytes, read_text};
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -42,20 +42,25 @@ impl ModelMemory {
         snapshot: Option<&Path>,
     ) -> (Self, Vec<RememberedWorker>) {
         let path = snapshot.map(|snapshot| snapshot.with_added_extension("models"));
-        let handed = handed.map(|mut file| file.rewind().and_then(|()| read(file)));
-        let read = match (handed, &path) {
-            (Some(handed), _) => handed,
-            (None, Some(path)) => match File::open(path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-                opened => opened.and_then(read),
-            },
-            (None, None) => Ok(String::new()),
+        let file = match (&handed, &path) {
+            (None, Some(path)) => format!("the models of workers in {}", path.display()),
+            _ => "the models of workers from the process before".to_owned(),
         };
-        let text = read.unwrap_or_else(|error| {
-            warn!(%error, "the models of the process before are not known");
-            String::new()
+        let read = match (handed, &path) {
+            (Some(handed), _) => read_handed(handed),
+            (None, Some(path)) => match read_bytes(path, MODEL_MEMORY_BYTES_MAX) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+                read => read,
+            },
+            (None, None) => Ok(Vec::new()),
+        };
+        let bytes = read.unwrap_or_else(|error| {
+            warn!("{file} are not read: {error}; workers that are up list theirs again");
+            Vec::new()
         });
-        let workers = parse(&text);
+        let reading = read_lines(&bytes, read_worker);
+        reading.log_faults(&file);
+        let workers = reading.items;
         if !workers.is_empty() {
             info!(workers = workers.len(), "the models of the process before are known");
         }
@@ -126,14 +131,18 @@ pub(super) fn file_of(workers: &[RememberedWorker]) -> io::Result<File> {
     Ok(file)
 }
 
-fn read(file: File) -> io::Result<String> {
-    read_text(file, MODEL_MEMORY_BYTES_MAX)
+fn read_handed(mut file: File) -> io::Result<Vec<u8>> {
+    file.rewind()?;
+    read_text(file, MODEL_MEMORY_BYTES_MAX).map(String::into_bytes)
 }
 
-/// Unknown lines of another version are skipped.
-fn parse(text: &str) -> Vec<RememberedWorker> {
-    let known = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-    known.filter(|known: &RememberedWorker| !known.worker.is_empty()).collect()
+/// A line of another version may have other members.
+fn read_worker(line: &str) -> Result<RememberedWorker, String> {
+    let known: RememberedWorker = json_line(line)?;
+    match known.worker.is_empty() {
+        true => Err("no `worker`".to_owned()),
+        false => Ok(known),
+    }
 }
 
 #[cfg(test)]

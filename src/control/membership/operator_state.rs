@@ -3,6 +3,7 @@
 
 use super::super::environment::Environment;
 use super::super::fleet::{OperatorOrder, PlaceError};
+use super::model_log::log_unlisted;
 use super::model_memory::ModelMemory;
 use super::workers_state::{Confirmation, WorkerOrder, WorkersState};
 use super::{FleetChange, Membership};
@@ -11,6 +12,7 @@ use forebay_base::WorkerIndex;
 use forebay_config::{KnownConnectors, Word, WorkerConfig, WorkerRole, WorkerUrl};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use tracing::{error, info, warn};
 
 impl Membership {
@@ -27,6 +29,7 @@ impl Membership {
         let mut known = KnownConnectors::new();
         // Without any worker nothing else would publish a first fleet.
         let mut change = FleetChange::published();
+        let mut unlisted = Vec::new();
         for order in orders.unwrap_or_default() {
             let configured = self.fleet.worker_at(&order.url);
             match configured.or_else(|| self.restore_added(env, &order, &mut known)) {
@@ -34,9 +37,13 @@ impl Membership {
                 // Not added: `restore_added` has logged why, and has kept the order where it can.
                 None if order.added => {}
                 // A source may list the worker.
-                None => self.expect(order),
+                None => {
+                    unlisted.push(Arc::from(&*order.url));
+                    self.expect(order);
+                }
             }
         }
+        log_unlisted(&unlisted);
         change
     }
 

@@ -4,14 +4,16 @@
 //! workers.
 
 use super::super::file_faults::names_folder;
-use super::line_file::{Durability, lines_of, replace};
+use super::line_file::{
+    Durability, LineReading, copy_aside, json_line, lines_of, move_aside, read_lines, replace,
+};
 use forebay_admin::{AddWorkerRequest, StateFileFigures};
 use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
-use forebay_base::{NanosSinceStart, read_file, replaceable_path};
+use forebay_base::{NanosSinceStart, read_bytes};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, spawn_local, unconstrained};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Between two tries to write.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -108,55 +110,44 @@ impl WorkerOrder {
     }
 
     fn read(line: &str) -> Result<Self, String> {
-        let order: Self = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let order: Self = json_line(line)?;
+        if !(order.added || order.draining || order.removed) {
+            return Err("no order: set `added`, `draining` or `removed`".to_owned());
+        }
         if order.added {
             order.worker()?;
         }
         WorkerUrl::parse(&order.url).map_err(|error| format!("`url` {:?}: {error}", order.url))?;
         Ok(order)
     }
-}
 
-/// Keeps a broken file for the operator; returns its new path.
-fn move_aside(path: &Path) -> io::Result<PathBuf> {
-    let real = replaceable_path(path)?;
-    let aside = real.with_added_extension("broken");
-    std::fs::rename(real, &aside)?;
-    Ok(aside)
+    fn is_for(&self, authority: Option<&str>) -> bool {
+        let own = WorkerUrl::parse(&self.url).ok();
+        own.is_some_and(|own| Some(&*own.authority) == authority)
+    }
 }
 
 impl WorkersState {
-    /// Reads the file. A broken file is logged and moved aside, and changes nothing.
+    /// Reads the file. A faulty line is logged and costs no other line. The router writes the file
+    /// anew without such lines, and keeps the file as it was under another name.
     pub(super) fn open(path: &Path) -> (Self, Vec<WorkerOrder>) {
         let shown = path.display();
-        let path = path.to_owned();
-        let read = read(&path).and_then(|text| Ok((parse(&text)?, text)));
         let mut record = WriteRecord::default();
-        let (orders, text) = read.unwrap_or_else(|fault| {
-            error!("`workers_state` {shown}: {fault}; the workers are those of the configuration");
-            let text = match move_aside(&path) {
-                Ok(aside) => {
-                    error!(
-                        "`workers_state` {shown} is kept as {}: mend the line, move the file back \
-                         and restart",
-                        aside.display()
-                    );
-                    let kept = aside.file_name().unwrap_or_default().display();
-                    format!("is not in use: {fault}; the orders in {kept} are lost")
-                }
-                Err(error) => {
-                    error!("`workers_state` {shown} is not moved: {error}; correct the path");
-                    format!("is not in use: {fault}")
-                }
-            };
-            record.fault = Some(StateFault { text, since: NanosSinceStart(0) });
-            (Vec::new(), String::new())
-        });
+        let (orders, text) = match read(path) {
+            Ok((reading, bytes)) => {
+                record.fault = set_aside(path, &reading, &bytes);
+                (reading.items, String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Err(fault) => {
+                record.fault = Some(set_whole_aside(path, &fault));
+                (Vec::new(), String::new())
+            }
+        };
         if !orders.is_empty() {
             info!(file = %shown, workers = orders.len(), "read what the admin API had changed");
         }
         let state = Self {
-            path,
+            path: path.to_owned(),
             text,
             generation: 0,
             pending: Vec::new(),
@@ -175,12 +166,15 @@ impl WorkersState {
 
     /// Drops the pending orders for a worker, which a later order replaces.
     pub(super) fn forget_orders(&mut self, url: &str) {
-        self.pending.retain(|order| order.url != url);
+        let url = WorkerUrl::parse(url).ok();
+        let authority = url.as_ref().map(|url| &*url.authority);
+        self.pending.retain(|order| !order.is_for(authority));
     }
 
     /// The pending order for a worker that a source has added.
     pub(super) fn take_order(&mut self, url: &str) -> Option<WorkerOrder> {
-        let place = self.pending.iter().position(|order| order.url == url)?;
+        let url = WorkerUrl::parse(url).ok()?;
+        let place = self.pending.iter().position(|order| order.is_for(Some(&*url.authority)))?;
         Some(self.pending.swap_remove(place))
     }
 
@@ -212,7 +206,7 @@ impl WorkersState {
                 Poll::Ready(Err(error)) => Err(error.to_string()),
                 Poll::Pending => Err("the write has no result (this is a bug)".to_owned()),
             };
-            self.note(&result, now);
+            self.note(&result, !ended.confirms.is_empty(), now);
             self.confirm_all(ended.confirms, &result);
         }
         if self.writing.is_some() {
@@ -222,13 +216,15 @@ impl WorkersState {
         is_new || !self.asked.is_empty() || self.record.retry_at.is_some_and(|at| now >= at)
     }
 
-    fn note(&mut self, result: &Result<(), String>, now: NanosSinceStart) {
+    /// `is_order`: the write has an order. An order ends the fault of reading; the write of the
+    /// lines that were read does not.
+    fn note(&mut self, result: &Result<(), String>, is_order: bool, now: NanosSinceStart) {
         let WriteRecord { figures, retry_at, fault } = &mut self.record;
         *retry_at = result.is_err().then(|| now.plus(RETRY_PAUSE));
         match result {
             Ok(()) => {
                 figures.written_count += 1;
-                *fault = None;
+                fault.take_if(|fault| is_order || fault.since > NanosSinceStart(0));
             }
             Err(reason) => {
                 figures.failed_count += 1;
@@ -307,20 +303,60 @@ impl WorkersState {
     }
 }
 
-/// The text of the file; none if there is no file yet.
-fn read(path: &Path) -> Result<String, String> {
-    match read_file(path, WORKERS_STATE_BYTES_MAX) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        read => read.map_err(|error| format!("not read: {error}")),
-    }
+/// The orders and the bytes of the file; none if there is no file yet.
+fn read(path: &Path) -> Result<(LineReading<WorkerOrder>, Vec<u8>), String> {
+    let bytes = match read_bytes(path, WORKERS_STATE_BYTES_MAX) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(|error| format!("not read: {error}"))?,
+    };
+    Ok((read_lines(&bytes, WorkerOrder::read), bytes))
 }
 
-fn parse(text: &str) -> Result<Vec<WorkerOrder>, String> {
-    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
-    let order = |(line, number): (&str, u32)| {
-        WorkerOrder::read(line).map_err(|fault| format!("line {number}: {fault}"))
+/// Logs the faulty lines, and keeps a copy of their file.
+fn set_aside(path: &Path, read: &LineReading<WorkerOrder>, bytes: &[u8]) -> Option<StateFault> {
+    let fault = read.fault()?;
+    let shown = path.display();
+    read.log_faults(&format!("`workers_state` {shown}"));
+    let text = match copy_aside(path, bytes) {
+        Ok(aside) => {
+            warn!(
+                "`workers_state` {shown} as it was is kept as {}: mend the lines, move the file \
+                 back and restart; or give the orders again",
+                aside.display()
+            );
+            let kept = aside.file_name().unwrap_or_default().display();
+            format!("is not in use in part: {fault}; the lost orders are in {kept}")
+        }
+        Err(error) => {
+            error!(
+                "`workers_state` {shown} as it was is not kept: {error}; give the orders of the \
+                 lines again"
+            );
+            format!("is not in use in part: {fault}")
+        }
     };
-    lines.map(order).collect()
+    Some(StateFault { text, since: NanosSinceStart(0) })
+}
+
+/// Logs that no line is in use, and moves the file.
+fn set_whole_aside(path: &Path, fault: &str) -> StateFault {
+    let shown = path.display();
+    error!("`workers_state` {shown}: {fault}; the workers are those of the configuration");
+    let text = match move_aside(path) {
+        Ok(aside) => {
+            error!(
+                "`workers_state` {shown} is kept as {}: mend the file, move it back and restart",
+                aside.display()
+            );
+            let kept = aside.file_name().unwrap_or_default().display();
+            format!("is not in use: {fault}; the orders in {kept} are lost")
+        }
+        Err(error) => {
+            error!("`workers_state` {shown} is not moved: {error}; correct the path");
+            format!("is not in use: {fault}")
+        }
+    };
+    StateFault { text, since: NanosSinceStart(0) }
 }
 
 #[cfg(test)]
@@ -337,8 +373,9 @@ mod tests {
         std::fs::write(&path, "no\n").unwrap();
         let (mut state, _) = WorkersState::open(&path);
         let unread = state.concern(second(7)).unwrap();
-        let wanted = "`workers_state` workers, for 7 s: is not in use: line 1: ";
+        let wanted = "`workers_state` workers, for 7 s: is not in use in part: line 1: ";
         assert!(unread.starts_with(wanted) && unread.contains("workers.broken"), "{unread}");
+        std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         let mut write = |seconds: u64| {
             block_on_local(async {
@@ -383,25 +420,75 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), lines);
     }
 
+    /// A stranger's first edit of the file: a faulty line dropped the orders of all lines.
     #[test]
-    fn a_broken_file_is_reported_with_its_line_and_kept() {
-        let good = "{\"url\":\"http://a:1\",\"draining\":true}\n\n";
-        for (line, word) in [
+    fn a_faulty_line_costs_its_own_order_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("workers");
+        let good = [
+            WorkerOrder { draining: true, ..order("http://a:1") },
+            WorkerOrder { removed: true, ..order("http://b:1") },
+        ];
+        for (number, (line, word)) in [
             ("{\"url\":", "EOF"),
             ("{\"url\":\"http://a:1\",\"drains\":true}", "drains"),
             ("{\"url\":\"a\",\"removed\":true}", "http://"),
+            ("{\"url\":\"http://c:1\"}", "no order"),
             ("{\"url\":\"http://a:1\",\"added\":true,\"role\":\"cook\"}", "prefill"),
-        ] {
-            let fault = parse(&format!("{good}{line}\n")).unwrap_err();
-            assert!(fault.starts_with("line 3: ") && fault.contains(word), "{fault}");
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let text = lines_of(&good[..1]) + "\n" + line + "\n" + &lines_of(&good[1..]);
+            std::fs::write(&path, &text).unwrap();
+            let (state, orders) = WorkersState::open(&path);
+            assert_eq!(orders, good, "{line}");
+            let concern = state.concern(NanosSinceStart(0)).unwrap();
+            assert!(concern.contains(": line 3: ") && concern.contains(word), "{concern}");
+            let kept = match number {
+                0 => "workers.broken".to_owned(),
+                _ => format!("workers.broken.{}", number + 1),
+            };
+            assert!(concern.ends_with(&format!(" in {kept}")), "{concern}");
+            assert_eq!(std::fs::read_to_string(folder.path().join(kept)).unwrap(), text);
         }
+    }
+
+    /// The write of the lines that were read hid that lines were lost.
+    #[test]
+    fn lost_lines_are_a_concern_until_an_order_is_given() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("workers");
-        std::fs::write(&path, "no").unwrap();
+        std::fs::write(&path, "no\n{\"url\":\"http://a:1\",\"draining\":true}\n").unwrap();
+        let (mut state, orders) = WorkersState::open(&path);
+        let now = NanosSinceStart(1);
+        for is_order in [false, true] {
+            let (confirmation, _confirmed) = oneshot::channel();
+            if is_order {
+                state.confirm(confirmation);
+            }
+            block_on_local(async {
+                state.keep(&orders[usize::from(is_order)..]);
+                state.ended().notified().await;
+                while !state.take_due(1, now) && state.writing.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            });
+            assert_eq!(state.concern(now).is_none(), is_order);
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("workers");
+        let long = "\n".repeat(WORKERS_STATE_BYTES_MAX + 1);
+        std::fs::write(&path, &long).unwrap();
         assert_eq!(WorkersState::open(&path).1, []);
         assert!(!path.exists());
         let aside = folder.path().join("workers.broken");
-        assert_eq!(std::fs::read_to_string(&aside).unwrap(), "no");
+        assert_eq!(std::fs::metadata(&aside).unwrap().len(), long.len() as u64);
         // A link stays, and so does a folder, which stands for whatever is no regular file.
         std::os::unix::fs::symlink(&aside, &path).unwrap();
         assert_eq!(WorkersState::open(&path).1, []);
@@ -410,5 +497,19 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert_eq!(WorkersState::open(&path).1, []);
         assert!(path.is_dir());
+    }
+
+    /// `/` at the end of a URL made another worker of it.
+    #[test]
+    fn an_order_waits_for_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut state, _) = WorkersState::open(&folder.path().join("workers"));
+        let waiting = order("http://a:1/");
+        state.expect(waiting.clone());
+        state.expect(order("http://b:1"));
+        assert_eq!(state.take_order("http://c:1"), None);
+        assert_eq!(state.take_order("http://a:1"), Some(waiting));
+        state.forget_orders("http://b:1/");
+        assert_eq!(state.pending(), []);
     }
 }
