@@ -1,14 +1,16 @@
 //! LoRA adapters that are loaded when a client asks for them: where, how often, and what the client
 //! hears if it cannot be.
 
-use crate::rig::{Client, Reply, Worker, any_port, metric, post, router, until, usable};
+use crate::rig::{
+    Client, Reply, Worker, admin_post, any_port, metric, post, router, until, usable,
+};
 use forebay::config::{AdapterConfig, Config, EngineKind, WorkerConfig};
 use forebay::server::ServerHandle;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A vLLM with the model `base`, and what it is told to load; it answers that with `status`.
 struct Engine {
@@ -19,6 +21,8 @@ struct Engine {
     is_well: Arc<AtomicBool>,
     /// It lists what it has loaded some time after it said so.
     lists_late: Arc<AtomicBool>,
+    /// Its answer for a model that it lacks.
+    lacks: Arc<AtomicU16>,
 }
 
 impl Engine {
@@ -31,13 +35,29 @@ impl Engine {
         let well = Arc::clone(&is_well);
         let lists_late = Arc::new(AtomicBool::new(false));
         let late = Arc::clone(&lists_late);
+        let lacks = Arc::new(AtomicU16::new(200));
+        let status_of_lost = Arc::clone(&lacks);
         let worker = Worker::start(move |seen, stream| {
             let path = seen.head.split(' ').nth(1).unwrap_or_default();
             let (status, body) = match path {
                 "/v1/models" => (200, cards(&has.lock().unwrap())),
                 "/health" if !well.load(Ordering::Relaxed) => (503, String::new()),
                 "/health" | "/version" | "/metrics" => (200, String::new()),
-                "/v1/completions" => (200, r#"{"choices":[],"usage":{}}"#.to_owned()),
+                "/v1/completions" => {
+                    let asked: Value = serde_json::from_slice(&seen.body).unwrap();
+                    let model = asked["model"].as_str().unwrap().to_owned();
+                    match model == "base" || has.lock().unwrap().contains(&model) {
+                        true => (200, r#"{"choices":[],"usage":{}}"#.to_owned()),
+                        false => (
+                            status_of_lost.load(Ordering::Relaxed),
+                            r#"{"choices":[],"usage":{}}"#.to_owned(),
+                        ),
+                    }
+                }
+                "/v1/unload_lora_adapter" => {
+                    has.lock().unwrap().clear();
+                    (200, "{}".to_owned())
+                }
                 "/v1/load_lora_adapter" => {
                     let asked: Value = serde_json::from_slice(&seen.body).unwrap();
                     let name = asked["lora_name"].as_str().unwrap().to_owned();
@@ -59,7 +79,7 @@ impl Engine {
             let reply = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n{body}");
             stream.write_all(reply.as_bytes()).is_ok()
         });
-        Self { worker, loaded, calls, is_well, lists_late }
+        Self { worker, loaded, calls, is_well, lists_late, lacks }
     }
 
     fn calls(&self) -> Vec<Value> {
@@ -120,12 +140,71 @@ fn the_first_request_waits_until_one_engine_has_the_adapter() {
     assert_eq!(calls, [json!({ "lora_name": "sql", "lora_path": "/adapters/sql" })]);
     let served = |engine: &Engine| !engine.loaded.lock().unwrap().is_empty();
     assert_eq!(engines.iter().filter(|engine| served(engine)).count(), 1, "on one of three");
-    let listed = {
-        let mut client = Client::connect(router.listen);
-        client.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n");
-        client.reply().text()
-    };
-    assert!(listed.contains("\"sql\""), "{listed}");
+    assert!(lists_sql(&router));
+}
+
+fn lists_sql(router: &ServerHandle) -> bool {
+    let mut client = Client::connect(router.listen);
+    client.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.reply().text().contains("\"sql\"")
+}
+
+/// Engines that have had the adapter from the start.
+fn in_front_of_holders(engines: &[&Engine]) -> ServerHandle {
+    for engine in engines {
+        engine.loaded.lock().unwrap().push("sql".to_owned());
+    }
+    let mut config = front(engines, 1);
+    config.adapters.clear();
+    let router = router(config);
+    until("all engines are up", || usable(&router) == engines.len());
+    router
+}
+
+/// A worker that is up is described every 30 s otherwise.
+const SOON: Duration = Duration::from_secs(10);
+
+/// vLLM answers 404 for an adapter that it has lost, and SGLang 400.
+#[test]
+fn a_refused_request_for_an_adapter_has_its_list_read_again() {
+    for status in [404, 400] {
+        let engine = Engine::start(200);
+        engine.lacks.store(status, Ordering::Relaxed);
+        let router = in_front_of_holders(&[&engine]);
+        assert_eq!(ask(&router, "sql").status, 200);
+        engine.loaded.lock().unwrap().clear();
+        let begin = Instant::now();
+        assert_eq!(ask(&router, "sql").status, status);
+        until("the adapter is gone", || !lists_sql(&router));
+        assert!(begin.elapsed() < SOON, "{status}: {:?}", begin.elapsed());
+        let reply = ask(&router, "sql");
+        assert_eq!(reply.field("x-forebay-reason"), Some("unknown-model"), "{status}");
+    }
+}
+
+#[test]
+fn requests_for_an_adapter_that_an_engine_lost_go_to_another() {
+    let engines = [Engine::start(200), Engine::start(200)];
+    let router = in_front_of_holders(&engines.each_ref());
+    engines.iter().for_each(|engine| engine.lacks.store(404, Ordering::Relaxed));
+    engines[0].loaded.lock().unwrap().clear();
+    let begin = Instant::now();
+    until("all go to the other", || (0..8).all(|_| ask(&router, "sql").status == 200));
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn an_adapter_that_is_unloaded_by_a_call_is_gone_without_a_failed_request() {
+    let engine = Engine::start(200);
+    let router = in_front_of_holders(&[&engine]);
+    assert!(lists_sql(&router));
+    let begin = Instant::now();
+    let mut client = Client::connect(router.admin);
+    let body = br#"{"lora_name":"sql"}"#;
+    client.send(&admin_post("/engines/v1/unload_lora_adapter", body));
+    assert_eq!(client.reply().status, 200);
+    until("the adapter is gone", || !lists_sql(&router));
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub(super) struct EngineCalls {
     engine_turns: Rc<Semaphore>,
     /// Workers with caches that a call emptied, since the last look.
     emptied: Rc<RefCell<Vec<WorkerIndex>>>,
+    /// Workers with an engine that a call may have changed, since the last look.
+    changed: Rc<RefCell<Vec<WorkerIndex>>>,
 }
 
 /// Calls that empty an engine's prefix cache: vLLM's, and SGLang's.
@@ -55,6 +57,7 @@ impl EngineCalls {
             admin_turns: Arc::new(Semaphore::new(ENGINE_CALLS_MAX)),
             engine_turns: Rc::new(Semaphore::new(ENGINES_CALLED_MAX)),
             emptied: Rc::default(),
+            changed: Rc::default(),
         }
     }
 
@@ -84,6 +87,12 @@ impl EngineCalls {
     /// Workers with caches that a call emptied since the last call of this function.
     pub(super) fn take_emptied(&mut self) -> Vec<WorkerIndex> {
         self.emptied.take()
+    }
+
+    /// Workers to describe again: a call may have changed their models, for example. Each worker
+    /// since the last call of this function.
+    pub(super) fn take_changed(&mut self) -> Vec<WorkerIndex> {
+        self.changed.take()
     }
 
     /// Calls the named worker's engine, or the engines of all workers.
@@ -117,6 +126,7 @@ impl EngineCalls {
         let bytes_max = ENGINE_ANSWERS_BYTES_MAX / engines.len().max(1);
         join_all(engines.into_iter().map(|CalledEngine { index, worker, access }| {
             let emptied = Rc::clone(&self.emptied);
+            let changed = Rc::clone(&self.changed);
             let clients = self.clients.clone();
             let turns = Rc::clone(&self.engine_turns);
             let call = call.clone();
@@ -124,11 +134,15 @@ impl EngineCalls {
                 let _turn = turns.acquire().await;
                 let EngineAccess { authority, api_key } = access;
                 let EngineCall { target, post, .. } = call;
+                let is_change = post.is_some();
                 let answer = clients.hand(&authority, api_key, &target, post, bytes_max).await;
                 if let Ok((status, body, _)) = &answer
                     && empties(&target, *status, body)
                 {
                     emptied.borrow_mut().push(index);
+                }
+                if is_change {
+                    changed.borrow_mut().push(index);
                 }
                 let reply = |(status, body, is_cut)| EngineReply { status, body, is_cut };
                 EngineCallResult { worker, reply: answer.map(reply) }

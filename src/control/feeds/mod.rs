@@ -68,7 +68,8 @@ pub(super) struct FeedsSetup {
 #[derive(Debug, Default)]
 pub(super) struct FeedOutcome {
     pub(super) order_results: Vec<OrderResult>,
-    /// Workers to probe now: they have loaded an adapter that their last description lacks.
+    /// Workers to probe now: they have loaded an adapter that their last description lacks, or a
+    /// call of the admin API may have changed their engines.
     pub(super) doubted: Vec<WorkerIndex>,
     /// Workers at which another process answers, by their KV events or their figures.
     pub(super) restarted: Vec<WorkerIndex>,
@@ -113,7 +114,8 @@ impl Feeds {
         now: NanosSinceStart,
     ) -> FeedOutcome {
         self.reporter.tick(fleet.rank_count());
-        let doubted = self.adapters.tick(env, fleet, published, &self.engines, now);
+        let mut doubted = self.adapters.tick(env, fleet, published, &self.engines, now);
+        doubted.extend(self.engines.take_changed());
         self.snapshots.tick(self.kv.counters(), || self.kv.copyable());
         let emptied = self.engines.take_emptied();
         let worker = |rank: RankIndex| published.rank(rank).map(|(shown, _)| shown.worker);

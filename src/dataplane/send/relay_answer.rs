@@ -27,6 +27,7 @@ use forebay_base::NanosSinceStart;
 use forebay_board::account::{Count, Lease};
 use forebay_board::{FailureWeight, RankLoad};
 use forebay_fleet::tenant::TokenUsage;
+use forebay_fleet::worker::{FleetSnapshot, Model};
 use forebay_http1::{ResponseHead, header};
 use forebay_identity::CorsFields;
 use forebay_json::{UsageForm, UsageReader};
@@ -104,7 +105,8 @@ fn judge_head(
             blame::mark_failed(shard, lease, Judgement::Failure { scope, weight, status });
             // The worker may have restarted with other models or another key.
             let load = shard.workers.board.rank(lease.rank());
-            if status == 404 || load.is_some_and(RankLoad::is_open) {
+            let is_open = load.is_some_and(RankLoad::is_open);
+            if is_open || may_lack_model(shard, status, going) {
                 shard.workers.suspect(going.plan.worker);
             }
         }
@@ -112,6 +114,15 @@ fn judge_head(
         _ if status == 101 => lease.judge_success(),
         _ => lease.judge_taken(),
     }
+}
+
+/// May the status mean that the engine has lost the model? SGLang refuses a lost adapter with 400,
+/// as it refuses wrong parameters. At worst the worker is described again each second.
+fn may_lack_model(shard: &Shard, status: u16, going: Dispatch<'_>) -> bool {
+    let is_adapter = |fleet: &FleetSnapshot| {
+        fleet.models.get(going.facts.model.index()).is_some_and(Model::is_adapter)
+    };
+    status == 404 || status == 400 && is_adapter(&shard.workers.fleet())
 }
 
 /// Relays the answer in `answer_head`. Borrows `answering`: by value, the future would hold it
