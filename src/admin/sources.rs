@@ -201,7 +201,7 @@ pub struct SpanFigures {
     pub unreachable: u64,
 }
 
-/// Why a worker is not up.
+/// Why a worker is not up, or fails its health checks while it is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerTrouble<'a> {
     pub reason: &'a str,

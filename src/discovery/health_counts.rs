@@ -13,8 +13,9 @@ pub(super) struct HealthCounts {
     is_calm: bool,
     /// A log line already reported that the worker is unreachable or busy.
     pub(super) complained: bool,
-    /// Last reported reason why the worker is not up.
-    pub(super) trouble: String,
+    /// Last reported reason why the worker is not up, or may be down soon; empty for no reason.
+    /// `None`: the probe has reported nothing yet.
+    trouble: Option<String>,
     /// Log lines for further reasons of this outage.
     changes: u32,
 }
@@ -36,7 +37,7 @@ pub(super) enum CheckFailure {
 impl HealthCounts {
     /// Whether another reason of the same outage is worth a log line.
     pub(super) fn may_log_again(&mut self, error: &str) -> bool {
-        let is_other = self.trouble != error && self.changes < CHANGES_MAX;
+        let is_other = self.trouble.as_deref() != Some(error) && self.changes < CHANGES_MAX;
         self.changes += u32::from(is_other);
         is_other
     }
@@ -84,6 +85,24 @@ impl HealthCounts {
         self.state == Some(true)
     }
 
+    /// Why the checks of a worker that is still up fail. A busy worker stays up.
+    pub(super) fn failing(&self, health: &HealthConfig, error: &str) -> String {
+        let after = health.unhealthy_after;
+        match self.bad < after {
+            true => format!("health checks fail, and it is down after {after}: {error}"),
+            false => format!("health checks fail, but it answers requests: {error}"),
+        }
+    }
+
+    /// Takes the reason to report, empty for none; true if it was not the last reported reason.
+    pub(super) fn take_trouble(&mut self, error: &str) -> bool {
+        let is_new = self.trouble.as_deref() != Some(error);
+        if is_new {
+            self.trouble = Some(error.to_owned());
+        }
+        is_new
+    }
+
     /// Reverts a recovery that did not last.
     pub(super) fn relapse(&mut self) {
         self.state = Some(false);
@@ -120,7 +139,8 @@ mod tests {
 
     #[test]
     fn another_reason_is_worth_a_line_but_not_for_ever() {
-        let mut counts = HealthCounts { trouble: "refused".to_owned(), ..HealthCounts::default() };
+        let mut counts = HealthCounts::default();
+        assert!(counts.take_trouble("refused") && !counts.take_trouble("refused"));
         assert!(!counts.may_log_again("refused"));
         let logged = (0..100).filter(|_| counts.may_log_again("status 500")).count();
         assert_eq!(logged, 5);

@@ -63,12 +63,12 @@ pub enum ProbeNotice {
         /// Result of its registry.
         registration: Registration,
     },
-    /// Why the worker is not up.
+    /// Why the worker is not up, or why its health checks fail while it is up.
     Trouble {
         /// Index of the worker.
         worker: WorkerIndex,
-        /// Path and status or error of the last query.
-        error: String,
+        /// Path and status or error of the last query; `None` once the worker has passed.
+        error: Option<String>,
     },
     /// Another process answers at the address than before.
     Restarted {
@@ -274,6 +274,8 @@ impl Probe {
             described.doubted |= !is_well | self.follow(&found, reached, is_well);
             if is_well && reached.good(&self.health) {
                 self.up(reached, registrar).await;
+            } else if is_well && reached.is_up() {
+                self.report_trouble(reached, "").await;
             }
             if reached.take_calm() {
                 info!(worker = self.worker(), "worker passes its health checks again");
@@ -367,7 +369,8 @@ impl Probe {
             return;
         }
         info!(worker = self.worker(), "worker is up");
-        reached.trouble.clear();
+        // The state ends the reason.
+        let _ = reached.take_trouble("");
         self.report_state(WorkerState::Up).await;
     }
 
@@ -377,13 +380,20 @@ impl Probe {
         let lives = self.signs.were_within(checked, self.subject.index);
         let is_busy = lives && !is_never_load;
         match reached.bad(&self.health, is_busy) {
-            CheckFailure::Counted if reached.is_up() => {}
+            CheckFailure::Counted if reached.is_up() => {
+                let failing = reached.failing(&self.health, &error.to_string());
+                self.report_trouble(reached, &failing).await;
+            }
             CheckFailure::Counted => self.unreachable(reached, &error.to_string()).await,
-            CheckFailure::Excused => warn!(
-                worker = self.worker(),
-                %error,
-                "worker fails its health checks and answers requests: it is busy, and stays up"
-            ),
+            CheckFailure::Excused => {
+                warn!(
+                    worker = self.worker(),
+                    %error,
+                    "worker fails its health checks and answers requests: it is busy, and stays up"
+                );
+                let failing = reached.failing(&self.health, &error.to_string());
+                self.report_trouble(reached, &failing).await;
+            }
             CheckFailure::Down => {
                 let error = error.to_string();
                 let help = trouble_help(&error);
@@ -462,13 +472,13 @@ impl Probe {
         self.report_trouble(reached, error).await;
     }
 
-    /// Reports why the worker is not up, once for each reason.
+    /// Reports why the worker is not up, or fails its checks, once for each reason; an empty reason
+    /// ends the last reason.
     async fn report_trouble(&self, reached: &mut HealthCounts, error: &str) {
-        if reached.trouble == error {
+        if !reached.take_trouble(error) {
             return;
         }
-        error.clone_into(&mut reached.trouble);
-        let error = error.chars().take(TROUBLE_CHARS_MAX).collect();
+        let error = (!error.is_empty()).then(|| error.chars().take(TROUBLE_CHARS_MAX).collect());
         let _ = self.notices.send(ProbeNotice::Trouble { worker: self.subject.index, error }).await;
     }
 

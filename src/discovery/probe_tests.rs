@@ -174,10 +174,73 @@ fn one_that_was_up_and_is_gone_goes_down() {
         let probing = ProbeFactory { config, clients, texts, notices, signs };
         let probe = probing.one(WorkerIndex(0), &worker).unwrap().of_one_that_is_up();
         tokio::task::spawn_local(probe.run());
-        let said = timeout(Duration::from_secs(30), told.recv()).await.expect("in time");
-        let is_down = matches!(said, Some(ProbeNotice::State { state: WorkerState::Down, .. }));
-        assert!(is_down, "{said:?}");
+        let mut next =
+            async || timeout(Duration::from_secs(30), told.recv()).await.expect("in time");
+        let first = next().await;
+        let Some(ProbeNotice::Trouble { error: Some(error), .. }) = first else {
+            panic!("no reason: {first:?}");
+        };
+        assert!(error.starts_with("health checks fail, and it is down after 2: "), "{error}");
+        let second = next().await;
+        let is_down = matches!(second, Some(ProbeNotice::State { state: WorkerState::Down, .. }));
+        assert!(is_down, "{second:?}");
     });
+}
+
+/// `WHY` was empty until the worker was down.
+#[test]
+fn checks_that_fail_are_a_reason_until_a_check_passes() {
+    block_on_local(async {
+        let healths = [200, 503, 503, 200, 200];
+        let address = server_with_healths(&healths).await;
+        let worker = WorkerConfig { url: format!("http://{address}"), ..WorkerConfig::default() };
+        let mut config = Config { workers: vec![worker], ..Config::default() };
+        config.health.interval = Duration::from_millis(5);
+        config.health.unhealthy_after = 3;
+        let clients = WorkerClients::new(&config, &Connectors::default()).unwrap();
+        let (notices, mut reported) = mpsc::channel(8);
+        let clock = Clock::start();
+        let config = Arc::new(config);
+        let texts = ModelTexts::new(clock, false);
+        let signs = Rc::new(SignsOfLife::new(clock));
+        let probing = ProbeFactory { config, clients, texts, notices, signs };
+        let worker = &probing.config.workers[0];
+        let probe = probing.one(WorkerIndex(0), worker).unwrap();
+        tokio::task::spawn_local(probe.run());
+        let mut reasons = Vec::new();
+        while reasons.last() != Some(&None) {
+            let notice = timeout(Duration::from_secs(30), reported.recv()).await.expect("in time");
+            match notice {
+                Some(ProbeNotice::Trouble { error, .. }) => reasons.push(error),
+                Some(ProbeNotice::State { state, .. }) => assert_eq!(state, WorkerState::Up),
+                _ => {}
+            }
+        }
+        let failing = "health checks fail, and it is down after 3: /health: status 503";
+        assert_eq!(reasons, [Some(failing.to_owned()), None]);
+    });
+}
+
+/// A server of one model with these results of its health checks; the last result lasts.
+async fn server_with_healths(statuses: &[u16]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let statuses = statuses.to_vec();
+    let checks = Arc::new(AtomicUsize::new(0));
+    let models = json!({ "data": [{ "id": "m", "owned_by": "vllm" }] }).to_string();
+    let app = Router::new().fallback(move |uri: Uri| {
+        let (status, body) = match uri.path() {
+            "/v1/models" => (200, models.clone()),
+            "/health" => {
+                let check = checks.fetch_add(1, Ordering::Relaxed);
+                (statuses[check.min(statuses.len() - 1)], String::new())
+            }
+            _ => (404, String::new()),
+        };
+        async move { (StatusCode::from_u16(status).unwrap(), body) }
+    });
+    tokio::task::spawn_local(async move { axum::serve(listener, app).await });
+    address
 }
 
 #[test]

@@ -276,17 +276,18 @@ function workerRow(worker) {
   const share = of.length > 1 ? `${faults.length} of ${of.length} ranks: ` : "";
   const fault = faults.length ? share + faults[0] : "";
   const error = [worker.error, worker.error && worker.help].filter(Boolean).join("; ");
+  const reason = error || fault || worker.waits_for || "";
   const troubled = of.filter((rank) => rank.state !== "up");
   const row = {
     ...worker,
     key: worker.name,
     labels: { worker: worker.name },
     duties: duties(worker),
-    reason: error || fault || worker.waits_for || "",
-    note: (own !== "up" && error) || fault || duties(worker),
+    reason,
+    note: reason || duties(worker),
     tip: `${worker.name}\n${worker.url}\n${worker.engine}, role ${worker.role}\n`
       + `models ${worker.models.join(", ")}${worker.waits_for ? `\n${worker.waits_for}` : ""}`
-      + (error ? `\nnot up: ${error}` : "")
+      + (error ? `\n${own === "up" ? "" : "not up: "}${error}` : "")
       + (fault ? `\n${fault}` : ""),
     state: own === "up" && of.length === 1 ? of[0].state : own,
     hasTrouble: troubled.length > 0,

@@ -94,11 +94,14 @@ fn ttft_mean_s(ranks: &[Value]) -> Option<f64> {
     (streams > 0.0).then_some(seconds / streams)
 }
 
-/// State of a worker in a word: an order counts more than the health.
+/// State of a worker in a word: an order counts more than the health. The page and `forebay top`
+/// have the same word for a worker that answers and waits.
 pub(super) fn state(worker: &Value) -> &str {
+    let state = word(worker, "state");
     match word(worker, "sleep") {
         "" if is_set(worker, "draining") => "draining",
-        "" => word(worker, "state"),
+        "" if state == "up" && !word(worker, "waits_for").is_empty() => "registering",
+        "" => state,
         sleep => sleep,
     }
 }
@@ -167,6 +170,9 @@ mod tests {
         let all = why(&json!({ "ranks": ranks }));
         assert_eq!(all, "2 of 3 ranks: paused: requests failed with status 404");
         assert_eq!(why(&json!({"ranks": [rank(None), rank(None)]})), "");
+        let unregistered = json!({"state": "up", "waits_for": "its registry"});
+        assert_eq!((state(&unregistered), &*why(&unregistered)), ("registering", "its registry"));
+        assert_eq!(state(&json!({"state": "up", "waits_for": null})), "up");
         assert_eq!(state(&json!({"state": "up", "draining": true})), "draining");
         assert_eq!(state(&json!({"state": "up", "draining": true, "sleep": "asleep"})), "asleep");
     }

@@ -66,7 +66,7 @@ pub(super) struct KnownModels {
     pub(super) news: ListNews,
     /// Places taken by names in its lists, also before restarts.
     pub(super) brought: usize,
-    /// Why the worker is not up, if it is not.
+    /// Why the worker is not up, or fails its checks.
     pub(super) trouble: Option<String>,
 }
 

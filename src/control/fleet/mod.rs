@@ -399,15 +399,15 @@ impl Fleet {
         (known.order != OperatorOrder::Gone).then(|| Arc::clone(&known.shown.name))
     }
 
-    /// Takes the reason why a worker is not up; true if there was none, or other advice.
-    pub(super) fn set_error(&mut self, worker: WorkerIndex, error: String) -> bool {
+    /// Takes the reason why a worker is not up, or fails its checks; true if the advice changes.
+    pub(super) fn set_error(&mut self, worker: WorkerIndex, error: Option<String>) -> bool {
         let Some(known) = self.workers.get_mut(worker.index()) else { return false };
-        let help = trouble_help(&error);
-        let last = known.models.trouble.replace(error);
-        last.is_none_or(|last| trouble_help(&last) != help)
+        let last = std::mem::replace(&mut known.models.trouble, error);
+        let help = |reason: &Option<String>| reason.as_deref().map(trouble_help);
+        help(&last) != help(&known.models.trouble)
     }
 
-    /// Why the worker is not up, if it is not.
+    /// Why the worker is not up, or fails its checks.
     pub(super) fn trouble(&self, worker: WorkerIndex) -> Option<WorkerTrouble<'_>> {
         let reason = self.workers.get(worker.index())?.models.trouble.as_deref()?;
         let help = trouble_help(reason);

@@ -256,7 +256,9 @@ impl Membership {
                 FleetChange::default()
             }
             ProbeNotice::Trouble { worker, error } => {
-                self.start_wait.failed(worker);
+                if error.is_some() {
+                    self.start_wait.failed(worker);
+                }
                 FleetChange::published_if(self.fleet.set_error(worker, error))
             }
             ProbeNotice::Registered { worker, registration } => {
