@@ -376,6 +376,17 @@ fn odd_answers_are_survived() {
     assert!(!read_sglang_info(rust, "h").unwrap().ranks[0].expects_tiers);
 }
 
+/// Decode workers compare pages. With context parallelism a block of KV events is several pages.
+#[test]
+fn the_page_of_sglang_is_not_the_block_of_its_events() {
+    let info = r#"{"page_size":64,"kv_events":{"block_size":128}}"#;
+    let info = read_sglang_info(info, "h").unwrap();
+    assert_eq!(info.ranks[0].block_size_tokens, 128);
+    assert_eq!(info.server.page_tokens, 64);
+    let silent = read_sglang_info(r#"{"dp_size":1}"#, "h").unwrap();
+    assert_eq!(silent.server.page_tokens, 0);
+}
+
 #[test]
 fn a_vllm_that_sleeps_is_found_asleep() {
     let asleep = |answers: Answers| async move { is_asleep(&asker(fake(answers).await)).await };

@@ -130,6 +130,10 @@ impl NoPair {
                 "the prefill workers that are up move KV by another connector than the decode \
                  workers that are up: compare their `kv_flow`"
             }
+            Self::NotNear(PairObstacle::Pages) => {
+                "the KV pages of the prefill workers that are up have another size than the pages \
+                 of the decode workers that are up: compare their `--page-size`"
+            }
             Self::CannotSplit => {
                 "all workers that serve its model and are up need a prefill worker and a decode worker for each request, \
                  and this kind of request cannot be split"

@@ -73,6 +73,7 @@ fn scene(words: &str) -> Scene {
             role,
             kv_transfer: (role == Role::Prefill).then_some(kv_transfer),
             kv_flow: None,
+            page_tokens: None,
             topology: (!label.is_empty()).then(|| label.into()),
             room: RoomLimits { places_max: 1, ..RoomLimits::default() },
             pool: PoolIndex(if role == Role::Prefill { 1_024 } else { 0 }),

@@ -124,6 +124,7 @@ pub(crate) fn fleet(
         role: role(plan, rank),
         kv_transfer: (role(plan, rank) == Role::Prefill).then_some(KvTransfer::TwoPhase),
         kv_flow: None,
+        page_tokens: None,
         topology: None,
         room: room_of(rank),
         pool: PoolIndex(0),

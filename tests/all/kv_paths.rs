@@ -249,6 +249,7 @@ pub(super) fn fleet(ranks: u16) -> FleetSnapshot {
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,
+        page_tokens: None,
         topology: None,
         room: RoomLimits::default(),
         pool: PoolIndex(0),

@@ -122,6 +122,7 @@ fn rank(index: u16) -> Rank {
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,
+        page_tokens: None,
         feed_suspicion: None,
         losses: None,
         topology: None,

@@ -6,6 +6,7 @@ use forebay_discovery::{Description, Examination, Listing, MissingFeature};
 use forebay_fleet::worker::{Dialect, Role};
 use forebay_keys::read;
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 /// Most names of models in a finding.
 const NAMES_MAX: usize = 4;
@@ -33,7 +34,6 @@ pub(super) fn fleet_findings(
     }
     let mut found = lone_legs(&described);
     found.extend(legs_apart(config, &described));
-    found.extend(pages_apart(&described));
     found.extend(unserved_names(config, &described));
     found.extend(adapters_without_host(config, &described));
     found
@@ -149,7 +149,8 @@ fn legs_apart(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetF
             Role::Both | Role::Decode => own,
         };
         let topology = table.and_then(|table| table.topology.as_deref());
-        PairPlace { is_sglang: Some(is_sglang), kv_flow, topology }
+        let page_tokens = NonZeroU32::new(description.server.page_tokens);
+        PairPlace { is_sglang: Some(is_sglang), kv_flow, topology, page_tokens }
     };
     let finding = |(url, description): &(&str, &Description)| {
         let other = match description.role {
@@ -174,27 +175,6 @@ fn legs_apart(config: &Config, described: &[(&str, &Description)]) -> Vec<FleetF
         Some(FleetFinding { subject: format!("worker {url}"), fault })
     };
     described.iter().filter_map(finding).collect()
-}
-
-/// Prefill workers of SGLang with pages of another size than a decode worker of their model: its
-/// decode workers refuse such a KV (SGLang 0.5.23, `disaggregation/common/conn.py`).
-fn pages_apart(described: &[(&str, &Description)]) -> Vec<FleetFinding> {
-    let tokens = |description: &Description| {
-        let first = description.ranks.first().map(|rank| rank.block_size_tokens);
-        first.filter(|tokens| *tokens > 0 && description.dialect == Dialect::Sglang)
-    };
-    let of = |role| described.iter().filter(move |(_, one)| one.role == role);
-    let finding = |(url, prefill): &(&str, &Description)| {
-        let own = tokens(prefill)?;
-        let mut partners = of(Role::Decode).filter(|(_, one)| shares_model(prefill, one));
-        let (partner, other) = partners
-            .find_map(|(url, one)| Some((url, tokens(one).filter(|tokens| *tokens != own)?)))?;
-        let what = format!("its pages have {own} tokens, and those of {partner} have {other}");
-        let help = "start both with the same --page-size: SGLang refuses the KV of such a pair";
-        let fault = MissingFeature { what, help: help.to_owned() };
-        Some(FleetFinding { subject: format!("worker {url}"), fault })
-    };
-    of(Role::Prefill).filter_map(finding).collect()
 }
 
 /// A worker that takes any name shares the models of all workers.
@@ -314,7 +294,7 @@ mod tests {
         let with = |role, tokens| {
             let (url, found) = worker(role, Dialect::Sglang, "m");
             let mut found = found.unwrap();
-            found.description.ranks[0].block_size_tokens = tokens;
+            found.description.server.page_tokens = tokens;
             (url, Ok(found))
         };
         let shown = |prefill, decode| {
@@ -322,8 +302,9 @@ mod tests {
         };
         assert_eq!(shown(16, 16), [""; 0]);
         assert_eq!(shown(16, 0), [""; 0], "not reported");
-        let [found] = &shown(16, 64)[..] else { panic!("no finding") };
-        assert!(found.contains("its pages have 16 tokens, and those of http://w:1 have 64"));
+        let found = shown(16, 64);
+        assert_eq!(found.len(), 2, "each leg: {found:?}");
+        assert!(found.iter().all(|line| line.contains("--page-size")), "{found:?}");
     }
 
     /// Issue 39: requests for such an adapter, and with such a key, failed without a finding.

@@ -245,7 +245,7 @@ impl WorkerRole {
 }
 
 fn pair_place(worker: &WorkerConfig, is_sglang: Option<bool>) -> PairPlace<'_> {
-    PairPlace { is_sglang, kv_flow: None, topology: worker.topology.as_deref() }
+    PairPlace { is_sglang, kv_flow: None, topology: worker.topology.as_deref(), page_tokens: None }
 }
 
 fn is_loopback(worker: &WorkerConfig) -> bool {

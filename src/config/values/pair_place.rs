@@ -2,13 +2,16 @@
 //! properties exclude no pair.
 
 use crate::sections::worker::KvFlow;
+use std::num::NonZeroU32;
 
-/// Engine, connector and part of the network of a worker.
+/// Engine, connector, pages and part of the network of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairPlace<'a> {
     pub is_sglang: Option<bool>,
     pub kv_flow: Option<KvFlow>,
     pub topology: Option<&'a str>,
+    /// Tokens of a page of SGLang's KV.
+    pub page_tokens: Option<NonZeroU32>,
 }
 
 /// Why two workers cannot be a pair.
@@ -20,6 +23,8 @@ pub enum PairObstacle {
     Topologies,
     /// Different connectors that move the KV.
     Connectors,
+    /// Pages of different sizes (SGLang).
+    Pages,
 }
 
 impl PairPlace<'_> {
@@ -30,6 +35,7 @@ impl PairPlace<'_> {
             () if differ(self.is_sglang, other.is_sglang) => Some(PairObstacle::Engines),
             () if differ(self.topology, other.topology) => Some(PairObstacle::Topologies),
             () if differ(self.kv_flow, other.kv_flow) => Some(PairObstacle::Connectors),
+            () if differ(self.page_tokens, other.page_tokens) => Some(PairObstacle::Pages),
             () => None,
         }
     }
@@ -43,6 +49,7 @@ impl PairObstacle {
             Self::Engines => "one is SGLang and the other is not",
             Self::Topologies => "they have different labels of `topology`",
             Self::Connectors => "they move KV by different connectors (`kv_flow`)",
+            Self::Pages => "the pages of their KV have different sizes, and SGLang refuses the KV",
         }
     }
 
@@ -56,6 +63,7 @@ impl PairObstacle {
                  the same label"
             }
             Self::Connectors => "start both engines with one connector, and correct `kv_flow`",
+            Self::Pages => "start both with the same --page-size",
         }
     }
 }

@@ -12,6 +12,7 @@ use forebay_fleet::worker::{
 use forebay_index::{BlockKey, BlockRoot, ModelRoots, RootName};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// A worker, with its description.
@@ -60,6 +61,10 @@ impl<'a> ShownRank<'a> {
     fn dp_rank(&self) -> DpRank {
         let position = u32::try_from(self.position).unwrap_or(u32::MAX);
         DpRank(if self.is_behind_one_port() { position } else { self.rank.number })
+    }
+
+    fn page_tokens(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.description.server.page_tokens)
     }
 
     fn dp_size(&self) -> u32 {
@@ -180,6 +185,7 @@ impl Fleet {
             kv_transfer: place.as_ref().and_then(|place| self.kv_transfer(place)),
             kv_flow: worker.and_then(|worker| worker.kv_flow(role)),
             topology: worker.and_then(|worker| worker.configured.topology.clone()),
+            page_tokens: place.as_ref().and_then(ShownRank::page_tokens),
             room: match worker.map(|worker| worker.order) {
                 Some(OperatorOrder::Sleep(_)) => RoomLimits::CLOSED,
                 _ => self.room(role, places, kv_tokens),

@@ -54,6 +54,8 @@ pub struct ServerTraits {
     pub is_asleep: bool,
     /// The engine's frontend in Rust serves requests, which renders chats by its own rules.
     pub is_rust: bool,
+    /// Tokens of a page of SGLang's KV, of which an event's block may have several; 0: unknown.
+    pub page_tokens: u32,
 }
 
 /// Origin of a worker's model names.
@@ -408,16 +410,15 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
         value.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
     };
     let text = |key: &str| info.get(key).and_then(Value::as_str).map(str::to_owned);
-    let page = number(&info, "page_size");
+    let flag = |key: &str| info.get(key).and_then(Value::as_bool);
+    let page_tokens = number(&info, "page_size");
     let dp_size = number(&info, "dp_size").max(1);
     let tokens = number(&info, "max_total_num_tokens");
     let events = info.get("kv_events").filter(|events| events.is_object());
     let block = events.map(|events| number(events, "block_size")).filter(|&size| size > 0);
-    let block_size_tokens = block.unwrap_or(page);
+    let block_size_tokens = block.unwrap_or(page_tokens);
     let kv_block_count = tokens.checked_div(block_size_tokens).unwrap_or(0);
-    let expects_tiers =
-        info.get("enable_hierarchical_cache").and_then(Value::as_bool).unwrap_or(false);
-    let is_off = info.get("disable_radix_cache").and_then(Value::as_bool);
+    let expects_tiers = flag("enable_hierarchical_cache").unwrap_or(false);
     let deployment = info.get("deployment_info").filter(|value| value.is_object());
     let is_rust = text("frontend").as_deref() == Some("rust");
     let (first, count) = match deployment.filter(|_| is_rust && dp_size > 1) {
@@ -432,7 +433,7 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
         kv_block_count,
         running_max: of_sglang_info(&info, rank, dp_size),
         events: events.and_then(|events| sglang_events(events, rank, host)),
-        reuses_prefixes: is_off.map(|is_off| !is_off),
+        reuses_prefixes: flag("disable_radix_cache").map(|is_off| !is_off),
         expects_tiers,
         load: events.and_then(|events| sglang_load(events, rank, host)),
     };
@@ -442,7 +443,7 @@ pub(crate) fn read_sglang_info(body: &str, host: &str) -> Option<SglangInfo> {
     let files = text("tokenizer_path").or_else(|| text("model_path"));
     let place = sglang_place(&info, deployment.filter(|_| is_rust));
     let port_per_rank = dp_size > 1 && is_rust;
-    let server = ServerTraits { port_per_rank, is_rust, ..ServerTraits::default() };
+    let server = ServerTraits { port_per_rank, is_rust, page_tokens, ..ServerTraits::default() };
     Some(SglangInfo { ranks, server, files, place, rank_count })
 }
 

@@ -1,5 +1,5 @@
-//! Ranks that can be a pair: by their engines, by the connectors that transfer their KV, and by
-//! their parts of the network. Unknown properties exclude no pair.
+//! Ranks that can be a pair: by their engines, by the connectors that transfer their KV, by the
+//! pages of their KV, and by their parts of the network. Unknown properties exclude no pair.
 
 use super::Dialect;
 use super::FleetSnapshot;
@@ -9,8 +9,8 @@ use forebay_base::RankIndex;
 use forebay_config::{PairObstacle, PairPlace};
 
 impl FleetSnapshot {
-    /// Can these ranks be a pair? Their engines are compatible, and their connectors and labels are
-    /// equal where both are known.
+    /// Can these ranks be a pair? Their engines are compatible, and their connectors, pages and
+    /// labels are equal where both are known.
     #[must_use]
     pub fn are_near(&self, one: RankIndex, other: RankIndex) -> bool {
         self.places([one, other]).is_some_and(|[one, other]| one.obstacle(&other).is_none())
@@ -58,6 +58,7 @@ impl FleetSnapshot {
             one.is_sglang == other.is_sglang
                 && (one.topology.is_none() || one.topology == other.topology)
                 && (one.kv_flow.is_none() || one.kv_flow == other.kv_flow)
+                && (one.page_tokens.is_none() || one.page_tokens == other.page_tokens)
         })
     }
 
@@ -77,6 +78,7 @@ impl FleetSnapshot {
             is_sglang: Some(worker.dialect == Dialect::Sglang),
             kv_flow: rank.kv_flow,
             topology: rank.topology.as_deref(),
+            page_tokens: rank.page_tokens,
         })
     }
 }
@@ -96,6 +98,7 @@ mod tests {
     use super::*;
     use crate::worker::{Rank, test_support};
     use forebay_config::KvFlow;
+    use std::num::NonZeroU32;
 
     fn fleet(places: &[(Option<KvFlow>, Option<&str>)]) -> FleetSnapshot {
         let rank = |&(kv_flow, label): &(Option<KvFlow>, Option<&str>)| Rank {
@@ -144,6 +147,26 @@ mod tests {
                 let fleet = &fleet;
                 let near = |rank| all.into_iter().filter(move |x| fleet.are_near(*x, rank));
                 let covers = near(other).all(|rank| fleet.are_near(rank, one));
+                assert_eq!(fleet.is_at_least_as_near(one, other), covers, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    /// SGLang ends a decode engine that meets pages of another size.
+    #[test]
+    fn ranks_with_pages_of_different_sizes_are_no_pair() {
+        let mut fleet = fleet(&[(None, None); 3]);
+        for (rank, tokens) in [1, 64, 0].into_iter().enumerate() {
+            fleet.ranks[rank].page_tokens = NonZeroU32::new(tokens);
+        }
+        let all = [0, 1, 2].map(RankIndex);
+        for one in all {
+            for other in all {
+                let is_apart = one.0.max(other.0) == 1 && one != other;
+                let obstacle = is_apart.then_some(PairObstacle::Pages);
+                assert_eq!(fleet.pair_obstacle(one, other), obstacle, "{one:?} {other:?}");
+                let mut near = all.into_iter().filter(|rank| fleet.are_near(*rank, other));
+                let covers = near.all(|rank| fleet.are_near(rank, one));
                 assert_eq!(fleet.is_at_least_as_near(one, other), covers, "{one:?} {other:?}");
             }
         }

@@ -142,6 +142,7 @@ mod tests {
             role: Role::Both,
             kv_transfer: None,
             kv_flow: None,
+            page_tokens: None,
             topology: None,
             room: RoomLimits::default(),
             pool: PoolIndex(0),

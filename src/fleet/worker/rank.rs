@@ -5,6 +5,7 @@ use forebay_base::{DpRank, PoolIndex, RankIndex, WorkerIndex};
 use forebay_config::KvFlow;
 use forebay_index::{OddBlocks, WINDOWS_MAX, Window, WindowedRank};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// The unit of index, load and selection: one `(worker, dp_rank)` with its own KV cache.
@@ -37,6 +38,8 @@ pub struct Rank {
     pub kv_flow: Option<KvFlow>,
     /// Label of its part of the network: ranks with different labels cannot be a pair.
     pub topology: Option<Arc<str>>,
+    /// Tokens of a page of SGLang's KV, if reported: ranks with different pages cannot be a pair.
+    pub page_tokens: Option<NonZeroU32>,
     /// Limits of requests and tokens on the rank.
     pub room: RoomLimits,
     pub pool: PoolIndex,

@@ -71,6 +71,7 @@ pub fn rank(worker: u16) -> Rank {
         role: Role::Both,
         kv_transfer: None,
         kv_flow: None,
+        page_tokens: None,
         topology: None,
         running_max: 0,
         limit_source: LimitSource::Declared,

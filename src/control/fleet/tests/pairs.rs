@@ -1,6 +1,7 @@
 //! Prefill ranks: registration, push sources, limits by role.
 
 use super::*;
+use forebay_config::PairObstacle;
 
 fn prefill(ranks: usize, source: KvSource) -> Description {
     let source = Some(source);
@@ -59,6 +60,25 @@ fn prefill_ranks_take_traffic_once_registered() {
     );
     assert!(!fleet.set_registration(worker, &whole), "late: it does not prefill any more");
     assert_eq!(kv_transfers(&mut fleet), [(Role::Both, false); 2]);
+}
+
+/// SGLang ends a decode engine that meets pages of another size.
+#[test]
+fn workers_with_pages_of_different_sizes_are_no_pair() {
+    let with = |role, tokens| {
+        let mut worker = prefill(1, KvSource::Registry(registry(8_998)));
+        worker.dialect = Dialect::Sglang;
+        worker.role = role;
+        worker.server.page_tokens = tokens;
+        worker
+    };
+    for (tokens, obstacle) in [(64, None), (16, Some(PairObstacle::Pages)), (0, None)] {
+        let mut fleet = Fleet::new(&Arc::new(config(&["http://a:1", "http://b:1"])), SEED);
+        fleet.describe(WorkerIndex(0), ADDRESS, with(Role::Prefill, 64), BTreeMap::new());
+        fleet.describe(WorkerIndex(1), ADDRESS, with(Role::Decode, tokens), BTreeMap::new());
+        let snapshot = fleet.snapshot();
+        assert_eq!(snapshot.pair_obstacle(RankIndex(0), RankIndex(1)), obstacle, "{tokens}");
+    }
 }
 
 #[test]
