@@ -84,13 +84,18 @@ impl Walk<'_> {
         firsts: &mut [FirstBlocks],
     ) {
         let mut all = [0; FIRST_WORDS];
+        let mut has_long = false;
         for (table, first) in self.slices.iter().zip(&mut *firsts) {
             first.steps.clear();
             first.lengths = table.first_lengths(root, &first.lengths);
             all.iter_mut().zip(first.lengths.bits).for_each(|(all, bits)| *all |= bits);
+            has_long |= first.lengths.has_long();
         }
         for length in lengths_of(all) {
             let Some(key) = path.child_key(root, path.text, length) else { break };
+            if has_long {
+                path.first.keys.set(length, key);
+            }
             let slice = slice_of(key, self.slices.len());
             let first = firsts.get_mut(slice.index());
             if let Some(first) = first.filter(|first| first.lengths.has(length)) {

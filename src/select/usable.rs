@@ -36,13 +36,13 @@ pub(super) struct UsableRank<'a> {
 
 impl UsableRank<'_> {
     /// May the rank take the request: up, not tried, not paused for the requester? A request that
-    /// failed elsewhere is not used as a trial: it might fail twice.
+    /// failed elsewhere is not used as a counted trial: it might fail twice.
     #[inline]
     pub(super) fn holds(&self, index: RankIndex) -> bool {
         let admits = |load: &RankLoad| {
             !load.is_open()
                 || load.breaker_admits(self.now, Some(self.requester))
-                    && (self.tried.is_empty() || !load.is_open_for(self.requester))
+                    && (self.tried.is_empty() || !load.is_restricted_to(self.requester))
         };
         self.is_left(index) && self.board.rank(index).is_some_and(admits)
     }

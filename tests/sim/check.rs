@@ -616,7 +616,7 @@ impl World {
         let load = self.board.rank(rank).unwrap();
         let requester = waiter.facts.requester();
         load.breaker_admits(self.now, Some(requester))
-            && (waiter.facts.tried.is_empty() || !load.is_open_for(requester))
+            && (waiter.facts.tried.is_empty() || !load.is_restricted_to(requester))
     }
 
     fn ways_anywhere(&self, fleet: &FleetSnapshot, waiter: &Waiter) -> Vec<RankIndex> {

@@ -25,11 +25,10 @@ pub(crate) enum RankTrouble {
 
 impl RankTrouble {
     pub(crate) fn of(load: &RankLoad, now: NanosSinceStart) -> Self {
-        if load.ejected().is_some() || load.held().is_some_and(|held| held.until > now) {
-            return Self::Paused;
-        }
         if load.is_restricted() {
-            return Self::OnTrial;
+            let is_paused =
+                load.ejected().is_some() || load.held().is_some_and(|held| held.until > now);
+            return if is_paused { Self::Paused } else { Self::OnTrial };
         }
         // Requests cause refusals too: a refusal counts only where nothing else comes.
         let fails = |held: HeldFailures| held.score >= FAILING_SCORE && !is_refusal(held.status);

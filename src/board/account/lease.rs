@@ -59,7 +59,8 @@ enum LeaseTrial {
     None,
     /// The request counts among the rank's trials until the lease is dropped.
     Held,
-    /// The answer has begun, or a [`FailedTrial`] counts in place of the lease.
+    /// The request does not count, or no longer: its rank has only refused requests, the answer
+    /// has begun, or a [`FailedTrial`] counts in place of the lease.
     Released,
 }
 
@@ -164,6 +165,7 @@ impl Lease {
             trial: match claim {
                 BreakerClaim::Free => LeaseTrial::None,
                 BreakerClaim::Trial => LeaseTrial::Held,
+                BreakerClaim::FreeTrial => LeaseTrial::Released,
             },
             served: false,
         })
@@ -268,6 +270,12 @@ impl Lease {
                 self.board.room_made(self.rank);
             }
         }
+    }
+
+    /// The request has failed elsewhere as a trial. What it shows of this rank is no trial's result.
+    pub fn end_trial(&mut self) {
+        self.share_trial();
+        self.trial = LeaseTrial::None;
     }
 
     /// The trial failed. The rank is to blame only if another rank serves the request.

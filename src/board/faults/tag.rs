@@ -39,6 +39,7 @@ impl Tag {
     }
 }
 
+const _: () = assert!(499 + Witness::ONLY_REFUSED < 1 << Witness::STATUS_BITS);
 const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
 
 /// The callers and models of failed requests.
@@ -46,24 +47,36 @@ const _: () = assert!(MODELS_MAX < Tag::SEVERAL.0 as usize);
 pub(crate) struct Witness {
     pub(crate) caller: Tag,
     pub(crate) model: Tag,
-    /// Status of the last failure, 0 to 999.
+    /// Status of the last failure, 0 to 799.
     pub(crate) status: u16,
+    /// Each failure was a refusal (3xx, 4xx) of a whole request.
+    pub(crate) has_only_refused: bool,
 }
 
 impl Witness {
     const STATUS_BITS: u32 = u32::BITS - 2 * Tag::BITS;
+    /// Added to the status of refusals alone, which are 300 to 499.
+    const ONLY_REFUSED: u32 = 500;
+    const STATUS_MAX: u32 = 799;
 
     pub(crate) fn word(self) -> u32 {
-        let status = u32::from(self.status).min((1 << Self::STATUS_BITS) - 1);
+        let status = u32::from(self.status).min(Self::STATUS_MAX);
+        let status = match self.has_only_refused && (300..500).contains(&status) {
+            true => status + Self::ONLY_REFUSED,
+            false => status,
+        };
         (self.caller.bits() << Tag::BITS | self.model.bits()) << Self::STATUS_BITS | status
     }
 
     pub(crate) fn of(word: u32) -> Self {
         let status = word & ((1 << Self::STATUS_BITS) - 1);
+        let has_only_refused = status > Self::STATUS_MAX;
+        let status = if has_only_refused { status - Self::ONLY_REFUSED } else { status };
         Self {
             caller: Tag::of(word >> (Self::STATUS_BITS + Tag::BITS)),
             model: Tag::of(word >> Self::STATUS_BITS),
             status: u16::try_from(status).unwrap_or(0),
+            has_only_refused,
         }
     }
 }

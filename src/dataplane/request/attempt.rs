@@ -103,6 +103,9 @@ pub(crate) async fn run(
         paired.predicted = predicted.take();
     }
     let router_id = &shard.links.control.router_id;
+    if before.as_ref().is_some_and(|before| before.trial.is_some()) {
+        lease.end_trial();
+    }
     let is_trial = lease.is_trial();
     let is_paired = paired.is_some();
     let going = Dispatch { plan: &plan, endpoint, facts, is_trial, is_paired, router_id };

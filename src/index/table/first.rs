@@ -130,8 +130,8 @@ impl Table {
     }
 
     fn first_of(&self, run: &Run, steps: &[Step]) -> StepSet {
-        // Lanes have no tags.
-        if cell_of(run.lengths()).is_none() {
+        // Lanes have no tags, and a run that has a parent by now has no bits.
+        if cell_of(run.lengths()).is_none() || self.length_at(run, 0) != 0 {
             return StepSet::all(steps);
         }
         let tags = Tags::new(run.tags(), &self.cells);

@@ -273,13 +273,13 @@ fn is_held_by_time(binder: &Binder<'_>, index: QueueIndex) -> bool {
     let fleet = binder.fleet;
     let ranks = || (0..fleet.ranks.len()).filter_map(RankIndex::try_from_index);
     let here = || ranks().filter(|&rank| fleet.queue_of(rank) == Some(index));
-    let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_open);
+    let is_open = |rank| binder.board.rank(rank).is_some_and(RankLoad::is_restricted);
     let is_shut = |rank| {
         let limits = binder.board.limits_now(rank, fleet.room(rank));
         binder.board.rank(rank).is_some_and(|load| {
             load.busy_until(None) > binder.now
                 || load.places_now(None, binder.now).is_some()
-                || load.is_open()
+                || load.is_restricted()
                 // The first byte of a request that began before this limit signals no queue.
                 || !load.takes_prefill(limits)
         })

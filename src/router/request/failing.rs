@@ -9,6 +9,7 @@ use super::stop::{self, FailedAttempt, Stop};
 use crate::dispatch::RelayError;
 use forebay_base::NanosSinceStart;
 use forebay_board::account::Count;
+use forebay_board::is_refusal;
 use forebay_fleet::worker::Dialect;
 use std::time::Duration;
 
@@ -82,6 +83,11 @@ impl RequestFlow {
     ) -> Action {
         self.facts.tried.push(failed.rank);
         self.tries.trial = failed.reply.trial;
+        let is_refused = failed.reply.answer.as_ref().is_some_and(|it| is_refusal(it.status));
+        if is_refused && failed.error == RelayError::TrialFailed {
+            // The client has an answer: no wait for a place.
+            self.facts.deadline = now;
+        }
         self.failed = failed.reply.answer.map(Stop::Engine);
         self.place(now, HeldLeases::default(), scene)
     }

@@ -1,7 +1,7 @@
 //! Records the failure of a rank, to be compared with its siblings in the current fleet.
 
 use forebay_base::{NanosSinceStart, RankIndex};
-use forebay_board::{BreakerRules, LoadBoard, RankFailure};
+use forebay_board::{BreakerRules, FailureWeight, LoadBoard, RankFailure};
 use forebay_fleet::worker::{FleetSnapshot, Requester, WorkerState};
 
 pub fn hold_against(
@@ -11,7 +11,12 @@ pub fn hold_against(
     rules: BreakerRules,
     now: NanosSinceStart,
 ) {
-    board.hold_against(failure, siblings(fleet, failure.rank, failure.requester), rules, now);
+    let siblings = siblings(fleet, failure.rank, failure.requester);
+    let weight = match failure.weight {
+        FailureWeight::Refused if !fleet.is_whole_only(failure.rank) => FailureWeight::RefusedLeg,
+        weight => weight,
+    };
+    board.hold_against(RankFailure { weight, ..failure }, siblings, rules, now);
 }
 
 /// Other ranks that could have taken the request.

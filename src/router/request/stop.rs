@@ -4,6 +4,7 @@
 use crate::dispatch::RelayError;
 use forebay_base::RankIndex;
 use forebay_board::account::FailedTrial;
+use forebay_board::is_refusal;
 use forebay_disagg::Obstacle;
 use forebay_fleet::worker::{Dialect, FleetSnapshot};
 use forebay_mailbox::EngineAnswer;
@@ -187,14 +188,18 @@ fn sentence(text: &str) -> String {
 
 /// How a request ends when its next attempt finds no worker. If no worker is left, the client gets
 /// the error of the last attempt. If a worker is left but has no room, or the wait ran out, the
-/// client gets that refusal.
+/// client gets that refusal, unless a worker has refused the request itself (3xx, 4xx).
 #[must_use]
 pub(super) fn end_without_worker(failed: Option<Stop>, stop: Stop) -> Stop {
     let none_left = |stop: &Stop| match stop {
         Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
         _ => false,
     };
-    failed.filter(|_| none_left(&stop)).unwrap_or(stop)
+    let is_answer = |failed: &Stop| match failed {
+        Stop::Engine(answer) => is_refusal(answer.status),
+        _ => false,
+    };
+    failed.filter(|failed| is_answer(failed) || none_left(&stop)).unwrap_or(stop)
 }
 
 #[cfg(test)]
@@ -239,6 +244,22 @@ mod tests {
         }
         let text = message(RelayError::NoKvTransfer, " ");
         assert!(text.starts_with("The worker ? failed: its answer"), "{text}");
+    }
+
+    /// A client with a wrong request was told to try again, as the siblings of the rank that had
+    /// refused it were full.
+    #[test]
+    fn a_worker_that_refuses_the_request_has_the_last_word() {
+        let answer = |status| {
+            let answer = EngineAnswer { status, body: Vec::new(), received: None };
+            Some(Stop::Engine(Box::new(answer)))
+        };
+        for (status, is_answer) in [(400, true), (429, true), (500, false)] {
+            for refusal in [Reason::RejectedQueueFull, Reason::RejectedQueueWait] {
+                let end = end_without_worker(answer(status), refused(refusal));
+                assert_eq!(matches!(end, Stop::Engine(_)), is_answer, "{status} {refusal:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,9 +8,22 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureWeight {
     /// The rank refused the request as wrong (4xx). Callers cause most of these refusals.
-    Refused = 1,
+    Refused,
+    /// The same for a leg of a pair: no sibling is tried, so a refusal is all that is seen.
+    RefusedLeg,
     /// The rank failed the request.
-    Failed = 2,
+    Failed,
+}
+
+impl FailureWeight {
+    /// Units of the score.
+    #[must_use]
+    pub const fn points(self) -> u32 {
+        match self {
+            Self::Refused | Self::RefusedLeg => 1,
+            Self::Failed => 2,
+        }
+    }
 }
 
 /// Does the status of an answer refuse the request as wrong?
@@ -73,4 +86,6 @@ pub enum BreakerClaim {
     Free,
     /// The rank is half open, and this request is a trial.
     Trial,
+    /// The same where only refusals count against the rank: a trial beside any others.
+    FreeTrial,
 }

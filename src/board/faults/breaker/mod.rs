@@ -16,8 +16,9 @@
 //! * **Siblings.** A rank leaves the state *closed* only while a sibling does better; the best rank
 //!   never leaves it: see [`LoadBoard::hold_against`].
 //! * **Refusals.** A rank that has only refused requests (3xx, 4xx) as wrong is half open for any
-//!   number of trials: the callers may be at fault, and a refused trial costs no client anything.
-//!   It takes requests as before until a sibling serves a request that it refused.
+//!   number of trials, which are not counted: the callers may be at fault. It takes requests as
+//!   before until a sibling serves a request that it refused. Legs of pairs are not retried, so this
+//!   does not apply to ranks that serve them.
 //! * **Trials.** Otherwise a single trial runs at first. Each trial that the rank serves in a row
 //!   lets a further trial run beside it: 1, then 2, 4 and 8, as each round doubles the next (slow
 //!   start of RFC 5681). A single trial at a time would leave a mended rank idle beside a full queue.
@@ -64,7 +65,7 @@ const WORSE_SHARE: u32 = 64;
 /// Number of requests that the share of failures averages over.
 const SHARE_REQUESTS: u32 = 16;
 /// Score that a rank keeps when another caller or model fails there: a single failure.
-const SCORE_WIDENED: u32 = FailureWeight::Failed as u32;
+const SCORE_WIDENED: u32 = FailureWeight::Failed.points();
 
 /// Layout of the word `history`, from the lowest bit: successes in a row since the last failure,
 /// pauses (the level), the share of failures, doubts.
@@ -139,6 +140,7 @@ impl RankLoad {
         // ordering: a single word, monotone between successes; pairs with the store in `pause`.
         let open_until = self.open_until_ns.load(Ordering::Relaxed);
         open_until == 0
+            || self.has_only_refused()
             || (now.0 >= open_until && self.trials() < self.trials_max())
             || self.are_trials_long(now)
             || (self.ejected().is_none() && !self.covers(requester))
@@ -169,6 +171,9 @@ impl RankLoad {
         let concerns = || !requester.is_forced && self.covers(Some(requester));
         if open_until == 0 || (self.ejected().is_none() && !concerns()) {
             return Some(BreakerClaim::Free);
+        }
+        if self.has_only_refused() {
+            return Some(BreakerClaim::FreeTrial);
         }
         if now.0 < open_until {
             return None;
@@ -211,7 +216,6 @@ impl RankLoad {
     fn trials_max(&self) -> u8 {
         match self.ejected() {
             Some(_) => 1,
-            None if self.has_only_refused() => u8::MAX,
             None => 1 + self.streak(),
         }
     }
@@ -219,13 +223,25 @@ impl RankLoad {
     /// Is the breaker open for refusals alone, of which no sibling has served any? Then the callers
     /// may be at fault, and the rank takes requests as before.
     fn has_only_refused(&self) -> bool {
-        self.level() == 0 && is_refusal(self.witness().status)
+        self.ejected().is_none() && self.level() == 0 && self.witness().has_only_refused
     }
 
     /// True while the breaker or an ejection keeps requests from the rank.
     #[must_use]
     pub fn is_restricted(&self) -> bool {
         self.ejected().is_some() || self.is_open() && !self.has_only_refused()
+    }
+
+    /// The same, for requests of all callers.
+    #[must_use]
+    pub fn is_restricted_to_all(&self) -> bool {
+        self.is_restricted() && (self.ejected().is_some() || self.covers(None))
+    }
+
+    /// The same, for requests of this caller and model.
+    #[must_use]
+    pub fn is_restricted_to(&self, requester: Requester) -> bool {
+        self.is_restricted() && self.is_open_for(requester)
     }
 
     /// A trial has ended, or its answer has begun: another request may try the rank. Called once
@@ -270,7 +286,7 @@ impl RankLoad {
             return self.answered();
         }
         // A success after a flood of failures counts as much as a success after a few failures.
-        let left = (self.failures() / 2).min(FailureWeight::Failed as u32 * 2);
+        let left = (self.failures() / 2).min(FailureWeight::Failed.points() * 2);
         // ordering: independent words, each a hint; of two successes at once the later store wins.
         self.failures.store(left, Ordering::Relaxed);
         let level = self.level();
@@ -345,7 +361,7 @@ impl RankLoad {
         // After a pause a single failure is enough, until the rank has served [`STREAK_MAX`]
         // requests.
         let failures = if self.level() == 0 { rules.failures } else { 1 };
-        let enough = failures.saturating_mul(FailureWeight::Failed as u32);
+        let enough = failures.saturating_mul(FailureWeight::Failed.points());
         score >= enough.saturating_add(WORSE_FACTOR.saturating_mul(best_score))
             // A rank with few requests has an old share: its score is more reliable.
             || score >= best_score && share >= best_share + WORSE_SHARE
@@ -369,40 +385,42 @@ impl RankLoad {
         let is_widened = !is_first && (caller, model) != (seen.caller, seen.model);
         // Most 4xx are caused by the request: they do not widen the scope of 5xx and broken
         // answers.
-        let is_milder = !is_first && is_refusal(failure.status) && !is_refusal(seen.status);
+        let is_refused = failure.weight != FailureWeight::Failed;
+        let is_milder = !is_first && is_refused && !is_refusal(seen.status);
         if is_milder && model != seen.model {
             return;
         }
-        // A rank that hangs or breaks is not taken for one that refuses alone.
-        let status = if is_milder && !is_widened { seen.status } else { failure.status };
+        let has_only_refused =
+            failure.weight == FailureWeight::Refused && (is_first || seen.has_only_refused);
         // Failures of a single caller or model are no evidence for other callers and models.
         let score = if is_widened { before.min(SCORE_WIDENED) } else { before };
-        let weight = failure.weight as u32;
+        let weight = failure.weight.points();
         // ordering: independent words, each a hint; of two failures at once the count may miss the
         // first.
         self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
-        let witness = Witness { caller, model, status };
+        let status = failure.status;
+        let witness = Witness { caller, model, status, has_only_refused };
         // ordering: a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);
         // The streak of successes ends, the level stays.
         self.change_history(|word| {
             let share = if is_widened { 0 } else { (word & SHARE_MASK) >> SHARE_BIT };
             let more =
-                (SHARE_MAX - share) * weight / (FailureWeight::Failed as u32 * SHARE_REQUESTS);
+                (SHARE_MAX - share) * weight / (FailureWeight::Failed.points() * SHARE_REQUESTS);
             word & (DOUBTS_MASK | LEVEL_MASK) | (share + more) << SHARE_BIT
         });
     }
 
     /// Takes back a failure that the request itself caused: a sibling failed it too.
     pub fn forgive(&self) {
-        let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed as u32));
+        let less = |score: u32| Some(score.saturating_sub(FailureWeight::Failed.points()));
         // ordering: a count; the read-modify-write makes it exact.
         let before = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.change_history(|word| {
             let share = (word & SHARE_MASK) >> SHARE_BIT;
             word & !SHARE_MASK | share.saturating_sub(SHARE_MAX / SHARE_REQUESTS) << SHARE_BIT
         });
-        if before.is_ok_and(|before| before <= FailureWeight::Failed as u32) {
+        if before.is_ok_and(|before| before <= FailureWeight::Failed.points()) {
             let _ = self.reopen();
         }
     }
@@ -459,7 +477,7 @@ impl RankLoad {
     #[must_use]
     pub fn held(&self) -> Option<HeldFailures> {
         let score = self.failures();
-        let Witness { caller, model, status } = self.witness();
+        let Witness { caller, model, status, .. } = self.witness();
         (score > 0 || self.level() > 0).then(|| HeldFailures {
             score,
             status,

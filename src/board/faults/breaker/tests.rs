@@ -15,7 +15,7 @@ fn at(ms: u64) -> NanosSinceStart {
 }
 
 fn failure(requester: Requester, status: u16) -> RankFailure {
-    let weight = if status < 500 { FailureWeight::Refused } else { FailureWeight::Failed };
+    let weight = if is_refusal(status) { FailureWeight::Refused } else { FailureWeight::Failed };
     RankFailure {
         rank: RankIndex(0),
         requester,
@@ -160,9 +160,10 @@ fn refusals_of_several_callers_take_no_requests_from_a_rank() {
     assert!(!rank.is_restricted());
     for _ in 0..200 {
         assert!(fleet.admits(0, other, 100));
-        assert_eq!(rank.claim(at(100), other), Some(BreakerClaim::Trial), "a sibling may help");
+        assert_eq!(rank.claim(at(100), other), Some(BreakerClaim::FreeTrial), "a sibling helps");
     }
-    (0..16).for_each(|_| rank.succeeded(other));
+    assert!(!rank.is_tried(), "none counts");
+    (0..32).for_each(|_| rank.succeeded(other));
     assert_eq!(rank.claim(at(100), other), Some(BreakerClaim::Free));
 }
 
@@ -181,14 +182,39 @@ fn a_rank_that_refuses_what_a_sibling_serves_is_paused() {
 
 /// A caller's refusals let no further requests of all callers wait at a rank that hangs.
 #[test]
-fn a_refusal_does_not_replace_a_failure() {
-    let fleet = Fleet::new(2);
-    for ms in 0..6 {
-        fleet.fail(0, failure([X, Y][ms as usize % 2], 599), ms);
+fn a_rank_that_has_failed_otherwise_gets_single_trials() {
+    for (first, next) in [(599, 400), (0, 404)] {
+        let fleet = Fleet::new(2);
+        let lost = RankFailure { weight: FailureWeight::Failed, ..failure(X, first) };
+        fleet.fail(0, lost, 0);
+        (1..9).for_each(|ms| fleet.fail(0, failure(Y, next), ms));
+        assert!(fleet.rank(0).is_restricted() && fleet.rank(0).is_restricted_to_all());
+        assert_eq!(fleet.rank(0).held().unwrap().status, next, "of the last failure");
     }
-    fleet.fail(0, failure(Y, 400), 6);
+}
+
+/// A refused leg is tried nowhere else, so nothing but a pause protects the requests of a pair.
+#[test]
+fn refused_legs_leave_single_trials() {
+    let fleet = Fleet::new(2);
+    let refused = |of| RankFailure { weight: FailureWeight::RefusedLeg, ..failure(of, 400) };
+    (0..6).for_each(|ms| fleet.fail(0, refused(if ms % 2 == 0 { X } else { Y }), ms));
     assert!(fleet.rank(0).is_restricted());
-    assert_eq!(fleet.rank(0).held().unwrap().status, 599);
+    let claim = || fleet.rank(0).claim(at(6), X);
+    assert_eq!((claim(), claim()), (Some(BreakerClaim::Trial), None));
+}
+
+/// A rank that one caller's failures have opened serves the others: it may stand still as any.
+#[test]
+fn a_rank_that_serves_most_callers_is_not_restricted_to_all() {
+    let fleet = Fleet::new(2);
+    let rank = fleet.rank(0);
+    (0..3).for_each(|ms| fleet.fail(0, failure(X, 500), ms));
+    assert!(rank.is_restricted() && rank.is_restricted_to(X) && !rank.is_restricted_to(Y));
+    assert!(!rank.is_restricted_to_all());
+    fleet.fail(0, failure(Y, 500), 3);
+    fleet.fail(0, failure(Y, 500), 4);
+    assert!(rank.is_restricted_to(Y) && rank.is_restricted_to_all());
 }
 
 #[test]

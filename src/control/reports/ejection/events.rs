@@ -53,7 +53,7 @@ impl Ejection {
                 awaited: load.signs().take_awaited(),
                 moved_at: reporter.moved_at(rank),
                 first_bytes: load.signs().take_first_bytes(),
-                is_open: load.is_open(),
+                is_restricted: load.is_restricted_to_all(),
                 is_tried: load.is_tried(),
             })
         };

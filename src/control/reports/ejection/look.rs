@@ -14,7 +14,7 @@ pub(super) struct RankLook {
     pub(super) moved_at: Option<NanosSinceStart>,
     pub(super) first_bytes: FirstBytes,
     /// The breaker of the rank is open.
-    pub(super) is_open: bool,
+    pub(super) is_restricted: bool,
     /// A request is the trial of the breaker.
     pub(super) is_tried: bool,
 }

@@ -204,7 +204,7 @@ impl WatchedRank {
         seen: RankLook,
         now: NanosSinceStart,
     ) -> Option<EjectionStep> {
-        self.is_failing = seen.is_open && self.place == EjectionPlace::In;
+        self.is_failing = seen.is_restricted && self.place == EjectionPlace::In;
         match self.place {
             EjectionPlace::In => {
                 self.silence.note(seen, now);

@@ -205,7 +205,7 @@ fn ranks_come_back_when_too_few_others_are_left() {
 #[test]
 fn ranks_with_an_open_breaker_do_not_count() {
     let mut scene = Scene::new(|_| {});
-    let open = RankLook { is_open: true, ..RankLook::default() };
+    let open = RankLook { is_restricted: true, ..RankLook::default() };
     scene.pass(61, |rank| match rank {
         RankIndex(0 | 1) => silent(),
         RankIndex(2 | 3) => open,

@@ -185,7 +185,7 @@ impl FailureRun {
         if held.score != run.score {
             let is_refusal = (1..500).contains(&held.status);
             let weight = if is_refusal { FailureWeight::Refused } else { FailureWeight::Failed };
-            let added = (held.score.saturating_sub(run.score) / weight as u32).max(1);
+            let added = (held.score.saturating_sub(run.score) / weight.points()).max(1);
             run.first = if run.failures == 0 { now } else { run.first };
             run.last = now;
             run.failures = run.failures.saturating_add(added);
