@@ -180,8 +180,8 @@ proptest! {
             prop_oneof![4 => 1..80_usize, 1 => 440..600_usize], 1..60),
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<bool>()), 1..400),
     ) {
-        let texts: Vec<Vec<u8>> =
-            (0..4_u8).map(|text| (0..600_u32).map(|at| (at * at >> 2) as u8 ^ text).collect()).collect();
+        let text = |number: u8| (0..600_u32).map(|at| (at * at / 4).to_le_bytes()[0] ^ number).collect();
+        let texts: Vec<Vec<u8>> = (0..4).map(text).collect();
         let mut one = Index::new(1, 16, 1 << 20);
         let mut several = Index::new(slice_count, 16, 1 << 20);
         for (step, (index, text, store)) in changes.into_iter().enumerate() {

@@ -153,9 +153,9 @@ fn refused_requests_weigh_half_of_failures() {
 fn refusals_of_several_callers_take_no_requests_from_a_rank() {
     let fleet = Fleet::new(2);
     let rank = fleet.rank(0);
-    (0..100).for_each(|ms| {
-        fleet.fail(0, failure([X, Y][ms as usize % 2], [400, 404][ms as usize % 2]), ms)
-    });
+    for (ms, (of, status)) in (0..100).zip([(X, 400), (Y, 404)].into_iter().cycle()) {
+        fleet.fail(0, failure(of, status), ms);
+    }
     let other = Requester { caller: 3, ..X };
     assert!(!rank.is_restricted());
     for _ in 0..200 {
@@ -171,7 +171,7 @@ fn refusals_of_several_callers_take_no_requests_from_a_rank() {
 #[test]
 fn a_rank_that_refuses_what_a_sibling_serves_is_paused() {
     let fleet = Fleet::new(2);
-    (0..6).for_each(|ms| fleet.fail(0, failure([X, Y][ms as usize % 2], 400), ms));
+    (0..6).for_each(|ms| fleet.fail(0, failure(if ms % 2 == 0 { X } else { Y }, 400), ms));
     assert!(!fleet.rank(0).is_restricted());
     fleet.fail_trial(0, failure(Y, 400), 6);
     assert!(fleet.rank(0).is_restricted() && !fleet.admits(0, X, 7) && !fleet.admits(0, Y, 7));
