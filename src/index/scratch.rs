@@ -43,7 +43,7 @@ impl Branch {
 #[derive(Debug, Default)]
 pub(super) struct FirstBlocks {
     pub(super) lengths: FirstLengths,
-    /// Blocks of the prompt that belong to the slice and have one of these lengths.
+    /// Blocks of the prompt that belong to the slice and have such a length.
     pub(super) steps: Vec<Step>,
 }
 

@@ -119,8 +119,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Finds the first blocks of a slice by its list. Each slice has only the lengths of its own first blocks,
-    /// and the hash of a block determines its slice.
+    /// Finds the first blocks of a slice by its list. Each slice has only the lengths of its own
+    /// first blocks, and the hash of a block determines its slice.
     fn start<const IMAGES: bool>(
         &self,
         slice: usize,
@@ -195,7 +195,7 @@ impl Walk<'_> {
     }
 }
 
-/// Lengths whose bits are set, shortest first, without the bit of no length.
+/// Lengths with a bit that is set, shortest first, without the bit of no length.
 fn lengths_of(words: [u64; FIRST_WORDS]) -> impl Iterator<Item = u16> {
     let mut words = words.into_iter().zip((0..).step_by(64_usize));
     let mut rest = 0_u64;

@@ -178,9 +178,11 @@ proptest! {
         slice_count in 2..6_usize,
         lengths in prop::collection::vec(
             prop_oneof![4 => 1..80_usize, 1 => 440..600_usize], 1..60),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<bool>()), 1..400),
+        changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0..4_u8, any::<bool>()), 1..400),
     ) {
-        let text = |number: u8| (0..600_u32).map(|at| (at * at / 4).to_le_bytes()[0] ^ number).collect();
+        let byte = |at: u32| (at * at / 4).to_le_bytes()[0];
+        let text = |number: u8| (0..600).map(|at| byte(at) ^ number).collect();
         let texts: Vec<Vec<u8>> = (0..4).map(text).collect();
         let mut one = Index::new(1, 16, 1 << 20);
         let mut several = Index::new(slice_count, 16, 1 << 20);

@@ -36,7 +36,7 @@ const ATOMICS: &[&str] = &[
     "net/drivers/provided.rs",
     "index/table/",
     "board/rank_load.rs",
-    "board/faults/breaker/mod.rs",
+    "board/faults/breaker/",
     "board/faults/comparison_turn.rs",
     "board/faults/ejection.rs",
     "board/counts/prompt_counts.rs",

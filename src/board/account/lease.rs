@@ -272,7 +272,7 @@ impl Lease {
         }
     }
 
-    /// The request has failed elsewhere as a trial. What it shows of this rank is no trial's result.
+    /// The request has failed elsewhere as a trial: its result here is no trial's.
     pub fn end_trial(&mut self) {
         self.share_trial();
         self.trial = LeaseTrial::None;

@@ -39,8 +39,8 @@ pub(in super::super) struct FirstLengths {
 impl FirstLengths {
     #[inline(always)]
     pub(in super::super) fn has(&self, length: u16) -> bool {
-        let (word, bit) = place_of(length);
-        self.bits.get(word).is_some_and(|word| word & bit != 0)
+        let place = BitPlace::of_length(length);
+        self.bits.get(place.word).is_some_and(|word| word & place.bit != 0)
     }
 
     /// Has the slice first blocks of lengths without a bit? Then only its list has all lengths.
@@ -50,25 +50,47 @@ impl FirstLengths {
     }
 
     fn add(&mut self, length: u16) {
-        let (word, bit) = place_of(if length < FIRST_BYTES_MAX { length } else { LONG });
-        if let Some(word) = self.bits.get_mut(word) {
-            *word |= bit;
+        let place = BitPlace::of_length(listed(length));
+        if let Some(word) = self.bits.get_mut(place.word) {
+            *word |= place.bit;
         }
     }
 }
 
-/// The word and the bit of a length.
-#[inline(always)]
-const fn place_of(length: u16) -> (usize, u64) {
-    (length as usize / 64, 1 << (length % 64))
+/// The length with a bit for this length.
+const fn listed(length: u16) -> u16 {
+    if length < FIRST_BYTES_MAX { length } else { LONG }
 }
 
-/// The word and the bit of a child in the filter.
-#[inline(always)]
-const fn filter_place(child: u64) -> (usize, u64) {
-    // The bits above the tag.
-    let bit = (child >> 40) as usize % (64 * CELL_WORDS);
-    (bit / 64, 1 << (bit % 64))
+/// A bit of a cell.
+#[derive(Clone, Copy, Debug)]
+struct BitPlace {
+    /// Index of its word.
+    word: usize,
+    /// The word with this bit alone.
+    bit: u64,
+}
+
+impl BitPlace {
+    #[inline(always)]
+    const fn of_length(length: u16) -> Self {
+        Self { word: length as usize / 64, bit: 1 << (length % 64) }
+    }
+
+    /// The mark of a length with children that have no tag.
+    #[inline(always)]
+    const fn of_untagged(length: u16) -> Self {
+        let place = Self::of_length(length);
+        Self { word: FIRST_WORDS + place.word, bit: place.bit }
+    }
+
+    /// The place of a child in the filter.
+    #[inline(always)]
+    const fn of_child(child: u64) -> Self {
+        // The bits above the tag.
+        let number = (child >> 40) as usize % (64 * CELL_WORDS);
+        Self { word: number / 64, bit: 1 << (number % 64) }
+    }
 }
 
 impl Table {
@@ -138,13 +160,12 @@ impl Table {
         let marks = self.cells.pairs(run.cell(FIRST_CELL));
         let filter = self.cells.pairs(run.cell(FILTER_CELL));
         let mut found = StepSet::default();
+        let is_set = |of: Pairs<'_>, place: BitPlace| of.word(place.word) & place.bit != 0;
         for step in steps {
-            let length = place_of(u16::try_from(step.end).unwrap_or(LONG));
-            let passes = |word: usize, bit: u64, of: Pairs<'_>| of.word(word) & bit != 0;
-            let (word, bit) = filter_place(step.word);
+            let length = u16::try_from(step.end).unwrap_or(LONG);
             found.next(
-                passes(word, bit, filter) && tags.has(step.word)
-                    || passes(FIRST_WORDS + length.0, length.1, marks),
+                is_set(filter, BitPlace::of_child(step.word)) && tags.has(step.word)
+                    || is_set(marks, BitPlace::of_untagged(length)),
             );
         }
         found
@@ -152,7 +173,7 @@ impl Table {
 }
 
 impl TableWriter {
-    /// Takes the cells of the bits for a run whose lengths become a list. False: no memory.
+    /// Takes the cells of the bits for a run, before its lengths become a list. False: no memory.
     pub(super) fn begin_first(&mut self, id: RunId) -> bool {
         if !self.is_unlisted(id) {
             return true;
@@ -181,8 +202,7 @@ impl TableWriter {
     /// Lets a child pass the filter. Its bit stays when the child goes.
     pub(super) fn pass_first(&self, id: RunId, child: BlockKey) {
         if let Some(run) = self.run(id).filter(|_| self.is_unlisted(id)) {
-            let (word, bit) = filter_place(child.to_word());
-            self.set_first_bit(run.cell(FILTER_CELL), (word, bit), true);
+            self.set_first_bit(run.cell(FILTER_CELL), BitPlace::of_child(child.to_word()), true);
         }
     }
 
@@ -193,34 +213,32 @@ impl TableWriter {
         }
         let Some(cell) = self.run(id).map(|run| run.cell(FIRST_CELL)) else { return };
         if length < FIRST_BYTES_MAX {
-            let (place, bit) = place_of(length);
-            self.set_first_bit(cell, (place, bit), word & COUNT != 0);
-            self.set_first_bit(cell, (FIRST_WORDS + place, bit), !is_tagged(word));
+            self.set_first_bit(cell, BitPlace::of_length(length), word & COUNT != 0);
+            self.set_first_bit(cell, BitPlace::of_untagged(length), !is_tagged(word));
         } else {
             let is_long = |half| half >= FIRST_BYTES_MAX;
             let has_long = word != 0 || self.listed(list).any(|listed| is_long(listed.half));
-            self.set_first_bit(cell, place_of(LONG), has_long);
+            self.set_first_bit(cell, BitPlace::of_length(LONG), has_long);
         }
     }
 
-    fn set_first_bit(&self, cell: CellId, (word, bit): (usize, u64), is_set: bool) {
-        let before = self.table.cells.load(cell, word);
-        let after = if is_set { before | bit } else { before & !bit };
+    fn set_first_bit(&self, cell: CellId, place: BitPlace, is_set: bool) {
+        let before = self.table.cells.load(cell, place.word);
+        let after = if is_set { before | place.bit } else { before & !place.bit };
         if after != before {
-            self.table.cells.store(cell, word, after);
+            self.table.cells.store(cell, place.word, after);
         }
     }
 
-    /// Are the bits of a child as the pair of its length says?
+    /// Do the bits of a child agree with the pair of its length?
     pub(super) fn is_first_right(&self, id: RunId, length: u16, word: u64, child: u64) -> bool {
         let Some(run) = self.run(id).filter(|_| self.is_unlisted(id)) else { return true };
-        let is_set = |place: usize, (word, bit): (usize, u64)| {
-            self.table.cells.load(run.cell(place), word) & bit != 0
+        let is_set = |cell: usize, place: BitPlace| {
+            self.table.cells.load(run.cell(cell), place.word) & place.bit != 0
         };
-        let (place, bit) = place_of(if length < FIRST_BYTES_MAX { length } else { LONG });
-        let is_untagged = is_set(FIRST_CELL, (FIRST_WORDS + place, bit));
-        is_set(FIRST_CELL, (place, bit))
+        let is_untagged = is_set(FIRST_CELL, BitPlace::of_untagged(listed(length)));
+        is_set(FIRST_CELL, BitPlace::of_length(listed(length)))
             && (length >= FIRST_BYTES_MAX || is_untagged != is_tagged(word))
-            && (!is_tagged(word) || is_set(FILTER_CELL, filter_place(child)))
+            && (!is_tagged(word) || is_set(FILTER_CELL, BitPlace::of_child(child)))
     }
 }

@@ -86,6 +86,6 @@ pub enum BreakerClaim {
     Free,
     /// The rank is half open, and this request is a trial.
     Trial,
-    /// The same where only refusals count against the rank: a trial beside any others.
+    /// The same where only refusals count against the rank: a trial beside any number of trials.
     FreeTrial,
 }

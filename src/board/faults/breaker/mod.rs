@@ -17,11 +17,12 @@
 //!   never leaves it: see [`LoadBoard::hold_against`].
 //! * **Refusals.** A rank that has only refused requests (3xx, 4xx) as wrong is half open for any
 //!   number of trials, which are not counted: the callers may be at fault. It takes requests as
-//!   before until a sibling serves a request that it refused. Legs of pairs are not retried, so this
-//!   does not apply to ranks that serve them.
+//!   before until a sibling serves a request that it refused. Legs of pairs are not retried: ranks
+//!   that serve them get single trials.
 //! * **Trials.** Otherwise a single trial runs at first. Each trial that the rank serves in a row
 //!   lets a further trial run beside it: 1, then 2, 4 and 8, as each round doubles the next (slow
-//!   start of RFC 5681). A single trial at a time would leave a mended rank idle beside a full queue.
+//!   start of RFC 5681). A single trial at a time would leave a mended rank idle while requests
+//!   wait.
 //! * **Failed trials.** A trial that an engine answers with an error is retried on a sibling, and
 //!   the client gets the sibling's answer. If the sibling serves it, the rank is to blame and is
 //!   paused. If the sibling fails too, the request is to blame, and the next request is the trial.
@@ -31,6 +32,7 @@
 //!   trials.
 
 mod failure;
+mod trials;
 
 pub use self::failure::{
     BreakerClaim, BreakerRules, FailureScope, FailureWeight, HeldFailures, RankFailure, is_refusal,
@@ -49,8 +51,6 @@ const PAUSE_GROWTH: u32 = 4;
 /// Longest pause, unless the first pause is longer. A failed trial delays its client only a moment,
 /// and a recovered rank is missed while its siblings are full.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
-/// Trials that take longer than this no longer block other trials: a whole answer may take minutes.
-const TRIAL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Most pauses that are counted.
 const LEVEL_MAX: u32 = 15;
 /// Trials in a row that a rank has to serve per pause before it serves all requests again.
@@ -152,74 +152,6 @@ impl RankLoad {
         self.is_open() && (self.ejected().is_some() || self.covers(Some(requester)))
     }
 
-    /// Claims a trial of a half-open rank, after the rank was selected. `None`: other requests have
-    /// all trials. [`Self::end_trial`] gives a trial back.
-    #[must_use]
-    #[inline]
-    pub fn claim(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
-        if self.is_open() {
-            self.claim_while_open(now, requester)
-        } else {
-            Some(BreakerClaim::Free)
-        }
-    }
-
-    #[cold]
-    fn claim_while_open(&self, now: NanosSinceStart, requester: Requester) -> Option<BreakerClaim> {
-        // ordering: pairs with `pause`; a stale 0 sends an extra request.
-        let open_until = self.open_until_ns.load(Ordering::Relaxed);
-        let concerns = || !requester.is_forced && self.covers(Some(requester));
-        if open_until == 0 || (self.ejected().is_none() && !concerns()) {
-            return Some(BreakerClaim::Free);
-        }
-        if self.has_only_refused() {
-            return Some(BreakerClaim::FreeTrial);
-        }
-        if now.0 < open_until {
-            return None;
-        }
-        if self.are_trials_long(now) {
-            // Of several requests that find the trials too long, a single request begins anew.
-            let is_first = self.begin_trials(open_until, now);
-            if is_first {
-                // ordering: a count of hints; a claim at the same moment may be forgotten.
-                self.trials.store(1, Ordering::Relaxed);
-            }
-            return is_first.then_some(BreakerClaim::Trial);
-        }
-        let most = self.trials_max();
-        let more = |trials: u8| (trials < most).then(|| trials + 1);
-        // ordering: the read-modify-write picks the last trial, and publishes nothing.
-        let before = self.trials.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        if before == 0 && self.ejected().is_none() {
-            self.begin_trials(open_until, now);
-        }
-        Some(BreakerClaim::Trial)
-    }
-
-    /// Notes the start of the first of the current trials; false: another request was faster, or
-    /// the rank was paused meanwhile.
-    fn begin_trials(&self, open_until: u64, now: NanosSinceStart) -> bool {
-        // ordering: picks a single winner; pairs with the load in `are_trials_long`.
-        let relaxed = Ordering::Relaxed;
-        self.open_until_ns.compare_exchange(open_until, now.0.max(1), relaxed, relaxed).is_ok()
-    }
-
-    fn are_trials_long(&self, now: NanosSinceStart) -> bool {
-        // ordering: hints; pair with `claim`.
-        let since = NanosSinceStart(self.open_until_ns.load(Ordering::Relaxed));
-        self.ejected().is_none() && self.is_tried() && now >= since.plus(TRIAL_WAIT_MAX)
-    }
-
-    /// Trials at a time. The first byte of a body shows whether an ejected rank is well, and no
-    /// head before that byte does.
-    fn trials_max(&self) -> u8 {
-        match self.ejected() {
-            Some(_) => 1,
-            None => 1 + self.streak(),
-        }
-    }
-
     /// Is the breaker open for refusals alone, of which no sibling has served any? Then the callers
     /// may be at fault, and the rank takes requests as before.
     fn has_only_refused(&self) -> bool {
@@ -242,31 +174,6 @@ impl RankLoad {
     #[must_use]
     pub fn is_restricted_to(&self, requester: Requester) -> bool {
         self.is_restricted() && self.is_open_for(requester)
-    }
-
-    /// A trial has ended, or its answer has begun: another request may try the rank. Called once
-    /// for each claim.
-    pub fn end_trial(&self) {
-        let less = |trials: u8| trials.checked_sub(1);
-        // ordering: pairs with the update in `claim`.
-        let _ = self.trials.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-
-    /// Forgets all trials: the next half-open state has trials of its own.
-    pub(crate) fn forget_trials(&self) {
-        // ordering: a hint; pairs with `breaker_admits`.
-        self.trials.store(0, Ordering::Relaxed);
-    }
-
-    /// Does a request try the rank, without the begin of an answer?
-    #[must_use]
-    pub fn is_tried(&self) -> bool {
-        self.trials() > 0
-    }
-
-    fn trials(&self) -> u8 {
-        // ordering: a hint; `claim` decides.
-        self.trials.load(Ordering::Relaxed)
     }
 
     /// The rank served a request. Failures of another model alone stay.

@@ -31,7 +31,7 @@ const OF_PROMPT: [&str; 7] = [
     "documents",
     "parallel_tool_calls",
 ];
-/// Members of OpenAI's own service, which say nothing of the answer. vLLM 0.32 and SGLang 0.5.23
+/// Members of OpenAI's own service, which do not change the answer. vLLM 0.32 and SGLang 0.5.23
 /// take them and do not read them.
 const OF_SERVICE: [&str; 6] = [
     "metadata",
