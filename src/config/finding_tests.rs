@@ -482,3 +482,20 @@ fn a_key_of_a_worker_in_the_words_of_another_program_has_a_hint() {
         assert!(found.len() == 1 && found[0].ends_with(hint), "{key}\n{found:?}");
     }
 }
+
+/// A key forged a line with an "ok" of another file, and turned the title of the terminal.
+#[test]
+fn a_finding_is_a_line_whatever_the_file_holds() {
+    for odd in ["\\n", "\\u001b]0;x\\u0007", "\\r", "\\u2028", "\\u202e", "\\u0085"] {
+        for text in [
+            format!("\"a{odd}forebay.toml: ok, 2 workers\" = 1"),
+            format!("policy = \"a{odd}b\""),
+            format!("[[worker]]\nurl = \"http://a{odd}b:1\""),
+        ] {
+            for finding in findings(&text) {
+                let is_plain = |c: char| !c.is_control() && !"\u{2028}\u{202e}".contains(c);
+                assert!(finding.chars().all(is_plain), "{text:?}: {finding:?}");
+            }
+        }
+    }
+}

@@ -222,6 +222,39 @@ fn a_later_order_replaces_an_order_that_has_waited() {
     }
 }
 
+/// Issue 39: with another spelling of its URL, a drained worker took traffic after a restart, and
+/// the order of a worker without a free name was lost.
+#[test]
+fn an_order_finds_its_engine_by_any_spelling_and_is_kept() {
+    let workers: Vec<Worker> = (0..3).map(|_| Worker::json("{}")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("workers");
+    let port = workers[1].address.port();
+    let name = workers[1].address.to_string();
+    let taken = format!(
+        "{{\"url\":\"{}\",\"name\":\"{name}\",\"added\":true,\"draining\":true}}",
+        workers[2].url()
+    );
+    for order in [r#""draining":true"#, r#""name":"x","added":true,"draining":true"#] {
+        for host in ["localhost", "LOCALHOST", "[::ffff:127.0.0.1]"] {
+            let line = format!("{{\"url\":\"http://{host}:{port}\",{order}}}");
+            std::fs::write(&file, format!("{line}\n{taken}\n")).unwrap();
+            let mut config = config(&[&workers[0], &workers[1]]);
+            config.workers_state = Some(file.clone());
+            let handle = router(config);
+            let shown =
+                String::from_utf8(admin(&handle, &format!("/workers/{name}")).body).unwrap();
+            assert!(shown.contains("\"draining\":true"), "{line}: {shown}");
+            let other = format!("/workers/{}/drain", workers[0].address);
+            assert_eq!(call(&handle, "POST", &other).0, 200);
+            handle.stop();
+            handle.join().unwrap();
+            let lines = std::fs::read_to_string(&file).unwrap();
+            assert!(lines.lines().any(|line| line == taken), "{lines}");
+        }
+    }
+}
+
 /// A 2xx is a promise that a restart keeps.
 #[test]
 fn what_cannot_be_kept_is_no_success() {
@@ -336,6 +369,13 @@ fn the_calls_of_vllm_router_answer_as_there() {
     assert_eq!(call(&router, "GET", "/list_workers"), list(&[&new]));
     assert_eq!(call(&router, "POST", "/remove_worker?url=http://a:1"), removed("http://a:1"));
     assert_eq!(call(&router, "POST", "/remove_worker"), required);
+    // Added by another spelling of its address, and removed.
+    let port = second.address.port();
+    let spelled = format!("http://localhost:{port}");
+    assert_eq!(call(&router, "POST", &format!("/remove_worker?url={spelled}")), removed(&spelled));
+    until_gone(&router, &second.address.to_string());
+    let faulty = call(&router, "POST", "/remove_worker?url=127.0.0.1:1");
+    assert!(faulty.0 == 400 && faulty.1.contains("http://host:port"), "{faulty:?}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use forebay_config::{EngineAddress, EngineLikeness, WorkerUrl};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -56,9 +57,14 @@ pub(crate) async fn remove(
     Query(WorkerQuery { url }): Query<WorkerQuery>,
 ) -> Response {
     let Some(url) = url else { return faulty(NO_URL.to_owned()) };
+    let asked = match WorkerUrl::parse(&url) {
+        Ok(asked) => asked,
+        Err(fault) => return faulty(format!("`url` {fault}: give http://host:port")),
+    };
     let Some(list) = ask(&questions, Question::Workers).await else { return gone() };
-    let asked = url.trim_end_matches('/');
-    if let Some(worker) = workers(&list).find(|worker| member(worker, "url") == asked) {
+    let same = |worker: &&Value| is_at(worker, &asked);
+    let exact = workers(&list).find(|worker| member(worker, "url") == asked.text());
+    if let Some(worker) = exact.or_else(|| workers(&list).find(same)) {
         let name = member(worker, "name").to_owned();
         if ask(&questions, |back| Question::RemoveWorker(name, back)).await.is_none() {
             return gone();
@@ -68,6 +74,15 @@ pub(crate) async fn remove(
         }
     }
     format!("Successfully removed worker: {url}").into_response()
+}
+
+/// Is the worker at the URL, however its address is spelled? As for the addition of a worker.
+fn is_at(worker: &Value, asked: &WorkerUrl) -> bool {
+    let Ok(own) = WorkerUrl::parse(member(worker, "url")) else { return false };
+    let first_rank = worker.pointer("/ranks/0/address").and_then(Value::as_str);
+    let resolved = first_rank.and_then(|address| address.parse().ok());
+    let [asked, own] = [asked, &own].map(|url| EngineAddress::of(url, None));
+    asked.likeness(&own, [None, resolved]) == EngineLikeness::One
 }
 
 /// Answers `GET /list_workers`: URLs of all workers.

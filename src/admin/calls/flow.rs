@@ -93,7 +93,7 @@ pub(crate) async fn add_worker(State(questions): State<Questions>, body: Bytes) 
         Some(Ok(worker)) => {
             if let Some(fault) = not_kept(&questions).await {
                 take_back(&questions, &worker).await;
-                let error = format!("not added: {fault}; make room there and call again");
+                let error = format!("not added: {fault}; mend that and call again");
                 return refused(StatusCode::INSUFFICIENT_STORAGE, &error);
             }
             match wait {
@@ -121,7 +121,7 @@ pub(crate) async fn take_back(questions: &Questions, worker: &Value) {
 /// The response to an order that lasts only until a restart.
 fn forgotten(fault: &str) -> Response {
     let error = format!(
-        "the order holds, and a restart forgets it: {fault}. The router tries on: make room there"
+        "the order holds, and a restart forgets it: {fault}. The router tries on: mend that"
     );
     refused(StatusCode::INSUFFICIENT_STORAGE, &error)
 }

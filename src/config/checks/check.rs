@@ -1,8 +1,7 @@
 //! Checks a well-formed configuration: values out of range and conflicts between values. Checks the
 //! whole configuration and reports everything; never stops at the first fault.
 
-use crate::keys::finding::{Finding, Origin, Origins};
-use crate::keys::setting::Kind;
+use crate::keys::finding::{Finding, Origins};
 use crate::keys::table::KeyTable;
 use crate::sections::schema::Config;
 use crate::sections::worker::WorkerConfig;
@@ -11,8 +10,6 @@ use crate::values::quantity::format_duration;
 use crate::values::url::{WorkerUrl, WorkerUrlError, shown_url};
 use forebay_base::limits::{SHARDS_MAX, WORKERS_MAX};
 use forebay_base::{FileFault, open_file};
-use rustix::fs::{Access, access};
-use serde_json::Value;
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -72,9 +69,6 @@ pub(crate) fn check(config: &Config, origins: &Origins) -> Vec<Finding> {
 
 /// The finding of a configuration without any worker.
 pub(crate) const NO_WORKER: &str = "no worker is configured";
-
-/// Writing the index of a large fleet takes a good part of this.
-const SNAPSHOT_EVERY_MIN: Duration = Duration::from_secs(1);
 
 /// Files with a vocabulary; Mistral's own repositories may have only the second.
 const TOKENIZERS: [&str; 2] = ["tokenizer.json", "tekken.json"];
@@ -280,69 +274,6 @@ impl Check<'_> {
         self.warning(path, format!("`model_dir` {what}"), help);
     }
 
-    fn snapshot(&mut self, config: &Config) {
-        let index = &config.index;
-        let every = index.snapshot_every;
-        if !every.is_zero() && every < SNAPSHOT_EVERY_MIN {
-            let what = "`index.snapshot_every` is less than a second";
-            self.error("index.snapshot_every", what, "give 0 to write only when the router ends");
-        }
-        if let Some(path) = &index.snapshot {
-            self.written_file("index.snapshot", path, config);
-        }
-    }
-
-    fn workers_state(&mut self, config: &Config) {
-        if let Some(path) = &config.workers_state {
-            self.written_file("workers_state", path, config);
-        }
-    }
-
-    /// Checks a file that the router replaces as a whole.
-    fn written_file(&mut self, key: &str, path: &Path, config: &Config) {
-        let shown = path.display();
-        if let Some(other) = self.other_use(key, path, config) {
-            let what = format!("`{key}` {shown} is {other} too");
-            self.error(key, what, "the router would write over it: name a file of its own");
-        }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = parent.unwrap_or(Path::new("."));
-        if path.file_name().is_none() || path.is_dir() {
-            self.error(key, format!("`{key}` {shown} is a directory"), "name a file in it");
-        } else if let Some(FileFault { what, help }) = folder_fault(folder) {
-            self.error(key, format!("`{key}` {shown}: {what}"), help);
-        } else if access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
-            let what = format!("`{key}` {shown}: no file can be made in {}", folder.display());
-            self.warning(key, what, "the user who runs the router has to be able to");
-        } else if let Err(error) = open_file(path)
-            && error.kind() != ErrorKind::NotFound
-        {
-            let FileFault { what, help } = FileFault::of_read(path, &error, "");
-            self.warning(key, format!("`{key}` {what}"), help);
-        }
-    }
-
-    /// Another key with the same file, or the file of the configuration.
-    fn other_use(&self, key: &str, path: &Path, config: &Config) -> Option<String> {
-        if matches!(self.origins.of(key), Origin::File { name, .. } if Path::new(&name) == path) {
-            return Some("the file of the configuration".to_owned());
-        }
-        let mut other = None;
-        config.each(|known, setting| {
-            let text = setting.show(known);
-            let is_same = text
-                .as_ref()
-                .and_then(Value::as_str)
-                .is_some_and(|text| setting.kind(known) == Kind::Text && Path::new(text) == path);
-            // Of two files that are written, the second has the finding.
-            let is_first = key == "workers_state" && known.path == "index.snapshot";
-            if is_same && known.path != key && !is_first {
-                other.get_or_insert_with(|| format!("`{}`", known.path));
-            }
-        });
-        other
-    }
-
     fn limits(&mut self, config: &Config) {
         let limits = &config.limits;
         if limits.buffered_bytes_max < limits.body_bytes_max {
@@ -358,14 +289,14 @@ impl Check<'_> {
     fn deadlines_of_attempts(&mut self, config: &Config) {
         let times = &config.timeouts;
         let [first_byte, connect] = [times.first_byte, times.connect].map(format_duration);
-        let is_shorter = times.first_byte < times.connect;
+        let is_shorter = times.first_byte <= times.connect;
         let mut keys = ["timeouts.first_byte", "timeouts.connect"].into_iter();
         let Some(key) = keys.find(|key| self.origins.has(key)).filter(|_| is_shorter) else {
             return;
         };
         let what = format!(
-            "`timeouts.first_byte` is {first_byte}, and `timeouts.connect` is {connect}, which is \
-             longer"
+            "`timeouts.first_byte` is {first_byte}, and a connection may take as long: \
+             `timeouts.connect` is {connect}"
         );
         let help = "a request that waits in vain for a connection is not sent to another worker: \
                     raise `timeouts.first_byte`, or lower `timeouts.connect`";

@@ -15,6 +15,7 @@ mod traces;
 pub(crate) mod unused;
 mod upstream;
 mod worker_keys;
+mod written_files;
 mod keys;
 #[cfg(test)]
 mod disaggregation_tests;

@@ -107,12 +107,14 @@ impl Origins {
 impl Finding {
     #[must_use]
     pub fn error(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, origin, what: what.into(), help: help.into() }
+        let [what, help] = [what.into(), help.into()].map(printable);
+        Self { severity: Severity::Error, origin, what, help }
     }
 
     #[must_use]
     pub fn warning(origin: Origin, what: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, origin, what: what.into(), help: help.into() }
+        let [what, help] = [what.into(), help.into()].map(printable);
+        Self { severity: Severity::Warning, origin, what, help }
     }
 
     /// The advice, if there is any: a field of the log without a value would be noise.
@@ -140,6 +142,22 @@ impl Finding {
             Origin::Whole => (2, 0, 0),
         }
     }
+}
+
+/// The text on a line of its own: names and values of a file may hold any character. Otherwise a
+/// file could forge further findings, or control the terminal.
+fn printable(text: String) -> String {
+    // U+2028 and U+2029 end lines, the others turn the direction of the text.
+    let is_odd =
+        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(is_odd) {
+        return text;
+    }
+    let shown = text.chars().map(|c| match is_odd(c) {
+        true => c.escape_default().collect::<String>(),
+        false => c.to_string(),
+    });
+    shown.collect()
 }
 
 impl fmt::Display for Origin {

@@ -4,7 +4,7 @@
 use super::engine_seat::EngineSeat;
 use super::{Fleet, KnownWorker, OperatorOrder};
 use forebay_base::{RankIndex, WorkerIndex};
-use forebay_config::{EngineAddress, EngineHost, EngineLikeness};
+use forebay_config::{EngineAddress, EngineHost, EngineLikeness, WorkerUrl};
 use forebay_discovery::Description;
 use forebay_fleet::worker::WorkerState;
 use std::collections::HashMap;
@@ -226,6 +226,13 @@ impl Fleet {
         };
         let found = self.workers.iter().filter(is_present).find(is_it);
         found.map(|known| Arc::clone(&known.shown.name))
+    }
+
+    /// The present worker of the engine at a URL, however the URL spells its address.
+    pub(crate) fn engine_at(&self, url: &str) -> Option<WorkerIndex> {
+        let url = WorkerUrl::parse(url).ok()?;
+        let name = self.user_of(&EngineAddress::of(&url, None))?;
+        self.worker_named(&name)
     }
 
     /// Why a worker that answers gets no requests, if another worker is the same engine.

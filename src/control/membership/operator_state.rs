@@ -13,7 +13,7 @@ use forebay_config::{KnownConnectors, Word, WorkerConfig, WorkerRole, WorkerUrl}
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 impl Membership {
     /// Restores the orders of operators and the names of models; a worker that slept is awake. A
@@ -31,7 +31,8 @@ impl Membership {
         let mut change = FleetChange::published();
         let mut unlisted = Vec::new();
         for order in orders.unwrap_or_default() {
-            let configured = self.fleet.worker_at(&order.url);
+            let configured =
+                self.fleet.worker_at(&order.url).or_else(|| self.fleet.engine_at(&order.url));
             match configured.or_else(|| self.restore_added(env, &order, &mut known)) {
                 Some(place) => change = change.and(self.apply_order(env, place, &order)),
                 // Not added: `restore_added` has logged why, and has kept the order where it can.
@@ -170,11 +171,8 @@ impl Membership {
                 None
             }
             Err(reason) => {
-                warn!(
-                    url,
-                    ?reason,
-                    "not added again: its name, address or engine is in use, or no place is left"
-                );
+                error!(url, "not added again: {reason}, then restart; the line is kept");
+                self.expect(order.clone());
                 None
             }
         }
