@@ -39,12 +39,15 @@ impl RankTrouble {
     }
 }
 
-/// Do the latest requests on the rank fail, as far as the rank can be the cause?
+/// Do the latest requests on the rank fail, as far as the rank can be the cause? A refusal (3xx, 4xx)
+/// by a rank that has served requests is mostly the caller's: such a rank is marked first.
 pub(crate) fn has_failed_requests(load: &RankLoad) -> bool {
+    let may_be_callers =
+        |status| is_callers_fault(status) || is_refusal(status) && load.signs().has_served();
     let held = load.held();
     load.is_restricted()
         || load.is_failing()
-        || held.is_some_and(|held| held.score > 0 && !is_callers_fault(held.status))
+        || held.is_some_and(|held| held.score > 0 && !may_be_callers(held.status))
 }
 
 /// Why requests fail on the rank, and what to do; `None` if they do not. Begins with the first
@@ -67,9 +70,10 @@ pub(crate) fn request_fault(
         });
     }
     let held = load.held()?;
-    let HeldFailures { status, until, is_one_caller, .. } = held;
+    let HeldFailures { status, until, is_one_caller, pauses, .. } = held;
     let state = match (load.is_restricted(), until > now) {
         (true, true) => "paused: requests failed",
+        (true, false) if pauses == 0 => "on trial: requests failed",
         (true, false) => "on trial after a pause: requests failed",
         (false, _) if load.is_failing() && is_one_caller => {
             "every request of the only caller fails"

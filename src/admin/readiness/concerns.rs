@@ -366,6 +366,14 @@ mod tests {
         assert_eq!(concerns(), Vec::<String>::new(), "the model is served");
         fail(*last, 422);
         assert_eq!(concerns(), Vec::<String>::new(), "the request's own fault");
+        board.rank(*last).unwrap().succeeded(requester);
+        fail(*last, 404);
+        assert_eq!(concerns(), Vec::<String>::new(), "a rank that has served: mostly the caller's");
+        fail(*last, 500);
+        assert_eq!(concerns().len(), 1, "no refusal");
+        board.rank(*last).unwrap().forget_failures();
+        fail(*last, 404);
+        assert_eq!(concerns().len(), 1, "another engine");
     }
 
     /// M1: an engine by two names counted twice.

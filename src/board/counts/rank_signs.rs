@@ -8,6 +8,7 @@ const ALIVE: u32 = 1 << 1;
 const ANSWERS: u32 = 1 << 2;
 const AWAITED: u32 = 1 << 3;
 const SERVED: u32 = 1 << 4;
+const SERVED_BEFORE: u32 = 1 << 5;
 
 /// Signs of a rank.
 #[derive(Debug, Default)]
@@ -86,6 +87,24 @@ impl RankSigns {
     #[must_use]
     pub fn take_served(&self) -> bool {
         self.take(SERVED)
+    }
+
+    /// The rank has served a request, with or without failures before it.
+    #[inline]
+    pub fn show_service(&self) {
+        self.give(SERVED_BEFORE);
+    }
+
+    /// Has the rank served a request since its engine began?
+    #[must_use]
+    pub fn has_served(&self) -> bool {
+        // ordering: as in `give`.
+        self.signs.load(Ordering::Relaxed) & SERVED_BEFORE != 0
+    }
+
+    /// Another engine may answer at the address.
+    pub fn forget_service(&self) {
+        let _ = self.take(SERVED_BEFORE);
     }
 
     /// Streams wait for the first byte of their body. Called repeatedly while they wait.

@@ -88,6 +88,7 @@ impl RankLoad {
     /// Another process answers at the rank's address, and did not cause the failures of the process
     /// before. An ejection stays.
     pub fn forget_failures(&self) {
+        self.signs().forget_service();
         // ordering: independent words, each a hint; a failure at the same moment may stay or go.
         self.failures.store(0, Ordering::Relaxed);
         // ordering: as above.

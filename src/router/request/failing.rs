@@ -47,7 +47,8 @@ impl RequestFlow {
         }
         let may_go_elsewhere = error.is_unsent() && now < self.gives_up_at(scene);
         if !may_go_elsewhere && !self.may_retry(&mut failed, scene) {
-            return Action::End(scene.stages.failed(scene.fleet, model.pool, now, failed));
+            let end = scene.stages.failed(scene.fleet, model.pool, now, failed);
+            return Action::End(stop::end_after(self.failed.take(), end));
         }
         if failed.is_resumable {
             self.go_on(now, failed.dialect_of_rest);
@@ -55,7 +56,8 @@ impl RequestFlow {
             self.tries.has_failed_unseen = true;
         }
         // Stored while other ranks are tried: if none is left, the client gets this error.
-        self.failed = Some(scene.stages.failed(scene.fleet, model.pool, now, failed));
+        let end = scene.stages.failed(scene.fleet, model.pool, now, failed);
+        self.failed = Some(stop::end_after(self.failed.take(), end));
         if may_go_elsewhere {
             // No rank of this worker accepts a connection. The next worker is tried, and this does
             // not count as an attempt.

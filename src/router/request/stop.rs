@@ -195,11 +195,24 @@ pub(super) fn end_without_worker(failed: Option<Stop>, stop: Stop) -> Stop {
         Stop::Refused(refusal) => refusal.reason() == Reason::NoHealthyWorker,
         _ => false,
     };
-    let is_answer = |failed: &Stop| match failed {
+    let failed = failed.filter(|failed| is_refused_by_worker(failed) || none_left(&stop));
+    failed.unwrap_or(stop)
+}
+
+/// How a request ends when its next attempt fails too: a worker that has refused the request itself
+/// has the last word, unless the client has left or has the head of an answer.
+#[must_use]
+pub(super) fn end_after(before: Option<Stop>, stop: Stop) -> Stop {
+    let may_replace = matches!(stop, Stop::Refused(_));
+    before.filter(|before| may_replace && is_refused_by_worker(before)).unwrap_or(stop)
+}
+
+/// Has a worker refused the request as wrong (3xx, 4xx)?
+fn is_refused_by_worker(stop: &Stop) -> bool {
+    match stop {
         Stop::Engine(answer) => is_refusal(answer.status),
         _ => false,
-    };
-    failed.filter(|failed| is_answer(failed) || none_left(&stop)).unwrap_or(stop)
+    }
 }
 
 #[cfg(test)]
@@ -260,6 +273,26 @@ mod tests {
                 assert_eq!(matches!(end, Stop::Engine(_)), is_answer, "{status} {refusal:?}");
             }
         }
+    }
+
+    /// A client with a wrong request was told that a worker had failed, by the sibling that had got
+    /// the request too.
+    #[test]
+    fn a_refusal_outlives_the_failure_of_a_sibling() {
+        let refusal = |status| {
+            let answer = EngineAnswer { status, body: Vec::new(), received: None };
+            Some(Stop::Engine(Box::new(answer)))
+        };
+        let after = |status, stop| matches!(end_after(refusal(status), stop), Stop::Engine(_));
+        for reason in [Reason::UpstreamFailed, Reason::UpstreamTimeout, Reason::RejectedBusy] {
+            assert!(after(400, refused(reason)) && !after(500, refused(reason)));
+        }
+        assert!(!after(400, Stop::ClientGone));
+        assert!(!after(400, Stop::Cut(RelayError::ClosedMidStream)), "the client has a head");
+        assert_eq!(
+            reason(&end_after(None, refused(Reason::UpstreamFailed))),
+            Reason::UpstreamFailed
+        );
     }
 
     #[test]

@@ -179,6 +179,7 @@ impl RankLoad {
     /// The rank served a request. Failures of another model alone stay.
     #[inline]
     pub fn succeeded(&self, requester: Requester) {
+        self.signs().show_service();
         // ordering: a hint; pairs with `count_failure`, `pause` and `doubted`.
         if self.failures() != 0 || self.is_open() || self.history.load(Ordering::Relaxed) != 0 {
             self.count_success(requester);

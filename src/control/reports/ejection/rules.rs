@@ -45,10 +45,10 @@ impl EjectionRules {
 
     /// The pause after so many ejections.
     pub(super) fn pause(&self, reason: EjectReason, row: u32) -> Duration {
-        let (first, least) = match reason {
-            EjectReason::Stalled => (self.first_pause, self.leaving),
-            EjectReason::Slow => (self.slow_after.saturating_mul(SLOW_PAUSE), Duration::ZERO),
+        let first = match reason {
+            EjectReason::Stalled => self.first_pause.max(self.leaving),
+            EjectReason::Slow => self.slow_after.saturating_mul(SLOW_PAUSE),
         };
-        first.saturating_mul(1 << row.min(DOUBLINGS_MAX)).max(least)
+        first.saturating_mul(1 << row.min(DOUBLINGS_MAX))
     }
 }
