@@ -39,8 +39,8 @@ impl RankTrouble {
     }
 }
 
-/// Do the latest requests on the rank fail, as far as the rank can be the cause? A refusal (3xx, 4xx)
-/// by a rank that has served requests is mostly the caller's: such a rank is marked first.
+/// Do the latest requests on the rank fail, as far as the rank can be the cause? A refusal (3xx,
+/// 4xx) by a rank that has served requests is mostly the caller's: such a rank is marked first.
 pub(crate) fn has_failed_requests(load: &RankLoad) -> bool {
     let may_be_callers =
         |status| is_callers_fault(status) || is_refusal(status) && load.signs().has_served();

@@ -147,7 +147,7 @@ impl Finding {
 /// The text on a line of its own: names and values of a file may hold any character. Otherwise a
 /// file could forge further findings, or control the terminal.
 fn printable(text: String) -> String {
-    // U+2028 and U+2029 end lines, the others turn the direction of the text.
+    // U+2028 and U+2029 end lines, the rest turns the direction of the text.
     let is_odd =
         |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(is_odd) {
