@@ -10,7 +10,8 @@ const KEYS: &[(&[&str], &str)] = &[
         &["worker.health_path"],
         "worker.health worker.health_check worker.healthcheck worker.health_url worker.health_uri \
          worker.health_endpoint worker.healthz worker.health_check_path worker.health_check_uri \
-         worker.readiness_path worker.probe_path worker.check worker.probe worker.ping_path",
+         worker.readiness_path worker.probe_path worker.check worker.probe worker.ping_path \
+         worker.health_check_endpoint worker.health_check_url",
     ),
     (
         &["worker.health_path", "worker_defaults.health_path"],
@@ -50,7 +51,8 @@ const KEYS: &[(&[&str], &str)] = &[
     ),
     (
         &["model_dir"],
-        "tokenizer tokenizer_path tokenizer_dir model_path tokenizer_name chat_template_path",
+        "tokenizer tokenizer_path tokenizer_dir model_path tokenizer_name chat_template_path \
+         chat_template",
     ),
     (
         &["worker.ranks"],
@@ -67,11 +69,18 @@ const KEYS: &[(&[&str], &str)] = &[
         "worker.events worker.kv_event_endpoint worker.zmq worker.zmq_endpoint \
          worker.kv_endpoint worker.events_endpoint worker.kv_events_endpoint worker.publisher",
     ),
+    (
+        &["worker.replay"],
+        "worker.kv_event_replay_source worker.replay_endpoint worker.kv_events_replay \
+         kv_event_replay_source kv_events_replay",
+    ),
+    (&["kv.host_credit_percent"], "kv_penalty_host kv.penalty_host"),
     (&["worker.tls_name"], "worker.sni worker.server_name worker.verify_host worker.ssl_name"),
     (
         &["worker"],
         "upstream server backend workers worker_urls urls endpoints targets nodes instances \
-         deployments model_list engines hosts_list services reverse_proxy proxy_pass clusters",
+         deployments model_list engines hosts_list services reverse_proxy proxy_pass clusters \
+         worker_list",
     ),
     (
         &["discovery.file"],
@@ -83,15 +92,21 @@ const KEYS: &[(&[&str], &str)] = &[
         "resolver resolvers nameserver nameservers dns_server dns_resolver discovery.resolver \
          discovery.nameserver discovery.dns_server",
     ),
-    (&["discovery.dns"], "discovery.srv discovery.name discovery.host discovery.hostname"),
+    (
+        &["discovery.dns"],
+        "discovery.srv discovery.name discovery.host discovery.hostname server_template selector \
+         service_discovery_port service_discovery_namespace",
+    ),
     (&["discovery"], "service_discovery sd"),
     (&["api_keys", "worker_defaults.api_key"], "api_key"),
-    (&["api_keys"], "keys_file api_keys_file master_key auth_keys client_keys"),
+    (&["api_keys"], "keys_file api_keys_file master_key auth_keys client_keys auth_request"),
+    (&["admin_token_file"], "control_plane_api_keys admin_api_key admin_key admin_token"),
+    (&["worker.kv_flow"], "worker.kv_connector worker.kv_role kv_connector kv_transfer_config"),
     (
         &["retry.attempts_max"],
         "retry.retries retry.max_retries retry.num_retries retry.count retry.tries retry.max \
          retry.attempts retry.max_attempts retry.number max_retries num_retries retry_attempts \
-         proxy_next_upstream_tries retry_max_retries lb_retries",
+         proxy_next_upstream_tries retry_max_retries lb_retries disable_retries",
     ),
     (&["retry"], "proxy_next_upstream retry_policy retry_on redispatch"),
     (
@@ -111,22 +126,28 @@ const KEYS: &[(&[&str], &str)] = &[
         "health.inter health.period health.period_seconds health.interval_secs health.every \
          health.check_interval period_seconds health_check_interval health_interval",
     ),
-    (&["health.timeout"], "health.timeout_seconds health_check_timeout health_timeout"),
+    (
+        &["health.timeout"],
+        "health.timeout_seconds health_check_timeout health_timeout timeouts.check",
+    ),
+    (&["health.enabled"], "health.check health.checks disable_health_check disable_health_checks"),
+    (&["health.slow_start"], "slowstart slow_start worker.slowstart worker.slow_start"),
     (
         &["health"],
-        "health_check healthcheck health_checks liveness_probe readiness_probe active_health_check",
+        "health_check healthcheck health_checks liveness_probe readiness_probe \
+         active_health_check httpchk option_httpchk",
     ),
     (
         &["breaker.failures"],
         "breaker.failure_threshold breaker.threshold breaker.max_failures breaker.max_fails \
-         max_fails allowed_fails cb_failure_threshold consecutive_5xx circuit_breaker_threshold \
+         max_fails worker.max_fails allowed_fails cb_failure_threshold consecutive_5xx circuit_breaker_threshold \
          breaker.consecutive_errors breaker.consecutive_failures",
     ),
     (
         &["breaker.open"],
         "breaker.timeout breaker.cooldown breaker.cooldown_time breaker.open_time \
          breaker.ejection_time breaker.base_ejection_time breaker.fail_timeout breaker.reset \
-         fail_timeout cooldown_time base_ejection_time cb_timeout_duration",
+         fail_timeout worker.fail_timeout cooldown_time base_ejection_time cb_timeout_duration",
     ),
     (&["breaker"], "circuit_breaker circuit_breakers outlier_detection cooldown"),
     (
@@ -135,10 +156,7 @@ const KEYS: &[(&[&str], &str)] = &[
          timeouts.total timeouts.upstream timeouts.backend timeouts.worker proxy_read_timeout \
          read_timeout request_timeout response_timeout server_timeout stream_timeout",
     ),
-    (
-        &["timeouts.write"],
-        "timeouts.send send_timeout write_timeout timeouts.client client_timeout",
-    ),
+    (&["timeouts.write"], "timeouts.send send_timeout write_timeout"),
     (
         &["timeouts.idle"],
         "timeouts.keepalive timeouts.keep_alive timeouts.http_keep_alive keepalive_timeout \
@@ -162,7 +180,8 @@ const KEYS: &[(&[&str], &str)] = &[
     ),
     (
         &["timeouts.body"],
-        "timeouts.read_body timeouts.request_body client_body_timeout timeouts.client_body",
+        "timeouts.read_body timeouts.request_body client_body_timeout timeouts.client_body \
+         timeouts.client client_timeout",
     ),
     (&["timeouts.tunnel"], "timeouts.upgrade timeouts.websocket websocket_timeout"),
     (
@@ -189,7 +208,7 @@ const KEYS: &[(&[&str], &str)] = &[
     (
         &["cores"],
         "threads worker_threads worker_processes nbthread nthreads cpus cpu_affinity \
-         worker_cpu_affinity num_threads shards io_threads",
+         worker_cpu_affinity num_threads shards io_threads cpu_map",
     ),
     (
         &["listen"],
@@ -205,8 +224,16 @@ const KEYS: &[(&[&str], &str)] = &[
     (&["log.level"], "loglevel verbosity log_verbosity logging_level"),
     (&["log.requests"], "access_log access_logs log.access log.access_log"),
     (&["log"], "logging logger logs"),
-    (&["tls.cert"], "ssl_certfile certfile cert_file tls_cert_path tls.certificate tls.crt"),
-    (&["tls.key"], "ssl_keyfile keyfile key_file tls_key_path ssl_certificate_key tls.private_key"),
+    (
+        &["tls.cert"],
+        "ssl_certfile certfile cert_file tls_cert_path tls.certificate tls.crt tls.cert_file",
+    ),
+    (
+        &["tls.key"],
+        "ssl_keyfile keyfile key_file tls_key_path ssl_certificate_key tls.private_key \
+         tls.key_file",
+    ),
+    (&["upstream_tls"], "client_cert_path client_key_path proxy_ssl_certificate"),
     (
         &["tls.client_ca"],
         "ssl_ca_certs ssl_client_certificate tls.ca tls.ca_file tls.cafile tls.client_ca_file",
@@ -245,9 +272,9 @@ const KEYS: &[(&[&str], &str)] = &[
         &["traces.endpoint"],
         "otlp_endpoint otlp_traces_endpoint otel_endpoint traces.url traces.collector traces.otlp",
     ),
-    (&["model"], "aliases model_alias model_aliases model_group_alias"),
+    (&["model"], "aliases model_alias model_aliases model_group_alias split_clients"),
     (&["adapter"], "lora loras lora_modules lora_adapters"),
-    (&["disaggregation"], "disagg pd pd_disaggregation disaggregated"),
+    (&["disaggregation"], "disagg pd disaggregated"),
     (&["client.trusted"], "trusted_proxies set_real_ip_from client.trusted_proxies real_ip_from"),
     (
         &["client.trusted", "client.forwarded"],
@@ -257,10 +284,10 @@ const KEYS: &[(&[&str], &str)] = &[
     ),
     (&["client.proxy_protocol"], "accept_proxy proxy_protocol use_proxy_protocol"),
     (
-        &["limits.connections_max"],
-        "worker_connections maxconn max_connections global.maxconn limits.maxconn \
-         limits.max_connections",
+        &["limits.connections_max", "rank_concurrency_max"],
+        "maxconn max_connections limits.maxconn limits.max_connections",
     ),
+    (&["limits.connections_max"], "worker_connections global.maxconn"),
     (
         &["limits.connections_per_address_max"],
         "limit_conn limit_conn_zone conn_rate max_connections_per_ip",
@@ -294,7 +321,8 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "write a [[worker]] for each, with `role = \"prefill\"` or `role = \"decode\"`",
         "worker.prefill worker.decode worker.disaggregation_mode worker.worker_type prefill \
-         decode prefill_urls decode_urls prefills decodes prefill_workers decode_workers",
+         decode prefill_urls decode_urls prefills decodes prefill_workers decode_workers \
+         vllm_pd_disaggregation pd_disaggregation",
     ),
     (
         "the log goes to standard error: leave it to systemd or the container, or start with \
@@ -335,7 +363,15 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "the engine reads reasoning and calls of tools: give it these flags, and remove the key",
-        "reasoning_parser tool_call_parser tool_parser chat_template mcp_config_path",
+        "reasoning_parser tool_call_parser tool_parser",
+    ),
+    (
+        "tools are called by clients, and not by this router: remove it",
+        "mcp_config_path mcp_servers",
+    ),
+    (
+        "write the rule as `policy`, such as \"least_loaded\" or \"session\"",
+        "least_conn ip_hash hash leastconn roundrobin cookie",
     ),
     (
         "a worker that is up later gets requests from then on: remove it",
@@ -349,7 +385,7 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "remove it: policy `kv` weighs caches against load by itself",
         "cache_threshold balance_abs_threshold balance_rel_threshold max_tree_size \
-         eviction_interval kv.cache_threshold kv.balance_abs_threshold kv.balance_rel_threshold",
+         max_tree_depth eviction_interval kv.cache_threshold kv.balance_abs_threshold kv.balance_rel_threshold",
     ),
 ];
 
