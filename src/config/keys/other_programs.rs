@@ -140,8 +140,8 @@ const KEYS: &[(&[&str], &str)] = &[
     (
         &["breaker.failures"],
         "breaker.failure_threshold breaker.threshold breaker.max_failures breaker.max_fails \
-         max_fails worker.max_fails allowed_fails cb_failure_threshold consecutive_5xx circuit_breaker_threshold \
-         breaker.consecutive_errors breaker.consecutive_failures",
+         max_fails worker.max_fails allowed_fails cb_failure_threshold consecutive_5xx \
+         circuit_breaker_threshold breaker.consecutive_errors breaker.consecutive_failures",
     ),
     (
         &["breaker.open"],
@@ -385,7 +385,8 @@ const TEXTS: &[(&str, &str)] = &[
     (
         "remove it: policy `kv` weighs caches against load by itself",
         "cache_threshold balance_abs_threshold balance_rel_threshold max_tree_size \
-         max_tree_depth eviction_interval kv.cache_threshold kv.balance_abs_threshold kv.balance_rel_threshold",
+         max_tree_depth eviction_interval kv.cache_threshold kv.balance_abs_threshold \
+         kv.balance_rel_threshold",
     ),
 ];
 
