@@ -259,31 +259,27 @@ mod tests {
         assert!(text.starts_with("The worker ? failed: its answer"), "{text}");
     }
 
-    /// A client with a wrong request was told to try again, as the siblings of the rank that had
-    /// refused it were full.
+    fn answered(status: u16) -> Option<Stop> {
+        let answer = EngineAnswer { status, body: Vec::new(), received: None };
+        Some(Stop::Engine(Box::new(answer)))
+    }
+
+    /// The siblings of the rank that had refused a wrong request were full: the client got a 429 in
+    /// place of the refusal.
     #[test]
     fn a_worker_that_refuses_the_request_has_the_last_word() {
-        let answer = |status| {
-            let answer = EngineAnswer { status, body: Vec::new(), received: None };
-            Some(Stop::Engine(Box::new(answer)))
-        };
         for (status, is_answer) in [(400, true), (429, true), (500, false)] {
             for refusal in [Reason::RejectedQueueFull, Reason::RejectedQueueWait] {
-                let end = end_without_worker(answer(status), refused(refusal));
+                let end = end_without_worker(answered(status), refused(refusal));
                 assert_eq!(matches!(end, Stop::Engine(_)), is_answer, "{status} {refusal:?}");
             }
         }
     }
 
-    /// A client with a wrong request was told that a worker had failed, by the sibling that had got
-    /// the request too.
+    /// A wrong request failed at the sibling too: the client got a 502 in place of the refusal.
     #[test]
     fn a_refusal_outlives_the_failure_of_a_sibling() {
-        let refusal = |status| {
-            let answer = EngineAnswer { status, body: Vec::new(), received: None };
-            Some(Stop::Engine(Box::new(answer)))
-        };
-        let after = |status, stop| matches!(end_after(refusal(status), stop), Stop::Engine(_));
+        let after = |status, stop| matches!(end_after(answered(status), stop), Stop::Engine(_));
         for reason in [Reason::UpstreamFailed, Reason::UpstreamTimeout, Reason::RejectedBusy] {
             assert!(after(400, refused(reason)) && !after(500, refused(reason)));
         }

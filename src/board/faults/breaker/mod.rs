@@ -306,8 +306,7 @@ impl RankLoad {
         // ordering: independent words, each a hint; of two failures at once the count may miss the
         // first.
         self.failures.store(score.saturating_add(weight), Ordering::Relaxed);
-        let status = failure.status;
-        let witness = Witness { caller, model, status, has_only_refused };
+        let witness = Witness { caller, model, status: failure.status, has_only_refused };
         // ordering: a hint; pairs with `covers`.
         self.witnesses.store(witness.word(), Ordering::Relaxed);
         // The streak of successes ends, the level stays.

@@ -204,7 +204,7 @@ fn refused_legs_leave_single_trials() {
     assert_eq!((claim(), claim()), (Some(BreakerClaim::Trial), None));
 }
 
-/// A rank that one caller's failures have opened serves the others: it may stand still as any.
+/// With a breaker that is open for a single caller, a rank serves the rest. It may stand still too.
 #[test]
 fn a_rank_that_serves_most_callers_is_not_restricted_to_all() {
     let fleet = Fleet::new(2);
