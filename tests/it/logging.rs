@@ -79,6 +79,55 @@ fn each_refusal_has_a_cause_and_a_window_by_hand_its_caller() {
     assert_eq!(windows().len(), 2, "a line for each order: {:#?}", windows());
 }
 
+/// A request whose head cannot be read was answered without a record.
+#[test]
+fn a_request_without_a_readable_head_has_a_record() {
+    let worker = Worker::json("{}");
+    let ask = |router: &RouterProcess, text: &str| {
+        let mut client = Client::connect(router.listen);
+        client.send(text.as_bytes());
+        client.reply().status
+    };
+    let long = format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "a".repeat(70_000));
+    let heads = [("GET / HTTP/1.1\r\n\r\n", 400), (&long, 414), ("GET / HTTP/9.9\r\n\r\n", 505)];
+    let wanted = heads.iter().map(|(_, status)| *status).collect::<Vec<u16>>();
+
+    let json = settings(&worker).replace("requests = true", "requests = true\njson = true");
+    let router = RouterProcess::configured(&json);
+    let records = || -> Vec<serde_json::Value> {
+        let log = router.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines.filter(|line: &serde_json::Value| line["message"] == "request").collect()
+    };
+    assert_eq!(heads.map(|(text, _)| ask(&router, text)).as_slice(), wanted);
+    until("each has a record", || records().len() == heads.len());
+    for (record, status) in records().iter().zip(&wanted) {
+        assert_eq!(record["status"], *status, "{record}");
+        for name in ["outcome", "cause", "client", "peer", "request_id"] {
+            assert!(record[name].as_str().is_some_and(|text| !text.is_empty()), "{record}");
+        }
+    }
+
+    // Behind a proxy, the client of the request before is not the client of this request.
+    let trusted = json.replace("[log]", "[client]\ntrusted = [\"127.0.0.0/8\"]\n[log]");
+    let router = RouterProcess::configured(&trusted);
+    let mut proxy = Client::connect(router.listen);
+    proxy.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 8.8.4.4\r\n\r\n");
+    assert_eq!(proxy.reply().status, 200);
+    proxy.send(b"GET / HTTP/9.9\r\n\r\n");
+    assert_eq!(proxy.reply().status, 505);
+    until("both have a record", || {
+        router.logged("\"client\":\"8.8.4.4\"") == 1
+            && router.logged("\"client\":\"127.0.0.1\"") == 1
+    });
+
+    let format = r#"format = "record {client} {status} {outcome} {path} {request_id}""#;
+    let plain = settings(&worker).replace("requests = true", &format!("requests = true\n{format}"));
+    let router = RouterProcess::configured(&plain);
+    assert_eq!(ask(&router, heads[0].0), 400);
+    until("it has a record", || router.logged("record 127.0.0.1 400 bad-request - ") == 1);
+}
+
 /// M1: a dead fleet has ten lines by name and a line with the exact count of the rest, also if the
 /// process ends before the second is over.
 #[test]

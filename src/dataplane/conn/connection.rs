@@ -5,7 +5,6 @@ use super::admin_call;
 use super::handshake;
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::request::Request;
 use crate::ingress::{Conn, NewConnection, ReadEnd};
 use crate::intake::body::NoRequest;
 use crate::intake::client_identity;
@@ -83,8 +82,7 @@ async fn requests(shard: &Rc<Shard>, conn: &mut Conn, buffers: &mut Buffers) -> 
                 ConnectionReuse::Drop
             }
             Err(NoRequest::Refused(refusal)) => {
-                let request = Request::unread(buffers, shard.fresh_id());
-                refusal::and_close(&shard.env, conn, &request, &refusal).await
+                refusal::unread(shard, conn, buffers, &refusal).await
             }
         };
         client_identity::answered(conn);
@@ -143,7 +141,8 @@ async fn head(
 
 #[cfg(test)]
 mod tests {
-    use super::{Request, serve};
+    use super::serve;
+    use crate::exchange::request::Request;
 
     /// Size of the future that a call returns.
     const fn future_bytes<A, B, C, F>(_: &impl Fn(A, B, C) -> F) -> usize {

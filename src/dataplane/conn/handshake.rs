@@ -2,7 +2,6 @@
 
 use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
-use crate::exchange::request::Request;
 use crate::ingress::{Conn, ReadEnd};
 use crate::reply::discard;
 use crate::reply::refusal;
@@ -70,8 +69,7 @@ pub(crate) async fn refuse(shard: &Shard, mut conn: Conn, buffers: &mut Buffers)
         return;
     }
     let refusal = Refusal::new(Reason::BadRequest).with_message(PLAIN);
-    let request = Request::unread(buffers, shard.fresh_id());
-    let after = refusal::and_close(&shard.env, &mut conn, &request, &refusal).await;
+    let after = refusal::unread(shard, &mut conn, buffers, &refusal).await;
     if after == ConnectionReuse::Linger {
         conn.linger(discard::bounds(&shard.env)).await;
     }

@@ -2,10 +2,13 @@
 
 use super::discard;
 use super::early_head;
+use crate::exchange::buffers::Buffers;
 use crate::exchange::phase::ConnectionReuse;
 use crate::exchange::request::{OWN_FIELDS, Request};
 use crate::ingress::Conn;
 use crate::state::env::Env;
+use crate::state::shard::Shard;
+use crate::story::access_record;
 use crate::story::facts::Facts;
 use forebay_board::account::NO_ENDPOINT;
 use forebay_http1::{
@@ -15,6 +18,19 @@ use forebay_http1::{
 use forebay_identity::AnswerField;
 use forebay_mailbox::EngineAnswer;
 use forebay_prompt::parse::{Reason, Refusal};
+
+/// Answers a request whose head cannot be read, as [`and_close`], and writes its access record.
+pub(crate) async fn unread(
+    shard: &Shard,
+    conn: &mut Conn,
+    buffers: &mut Buffers,
+    refusal: &Refusal,
+) -> ConnectionReuse {
+    let request = Request::unread(buffers, shard.fresh_id());
+    let id = request.buffers.request_id();
+    access_record::write_unread(&shard.env, &conn.client, id, refusal);
+    and_close(&shard.env, conn, &request, refusal).await
+}
 
 /// Answers a request with an invalid head or body. The connection ends, because the start of the
 /// next request is unknown.

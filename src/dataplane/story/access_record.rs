@@ -3,9 +3,12 @@
 
 use super::event::{AnswerEnd, MessageParts, Observer, RoutedHead, StoryEnd};
 use super::open_trace::{cut, method_name};
+use crate::ingress::ConnectedClient;
+use crate::state::env::Env;
 use forebay_base::NanosSinceStart;
 use forebay_config::{RecordField, RecordFormat};
 use forebay_fleet::tenant::TokenUsage;
+use forebay_prompt::parse::Refusal;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -175,6 +178,50 @@ impl RecordParts {
             };
         })
     }
+}
+
+/// Writes the record of a request without a readable head, if `log.requests` is on. Such a request
+/// has no path, and its story has not begun.
+pub(crate) fn write_unread(
+    env: &Env,
+    client: &ConnectedClient,
+    request_id: &[u8],
+    refusal: &Refusal,
+) {
+    if !env.config().log.requests {
+        return;
+    }
+    let status = refusal.status();
+    let outcome = refusal.reason().as_str();
+    let cause = refusal.message();
+    // `client.address` is of the request before.
+    let address = client.from.ip();
+    if let Some(format) = env.records.format() {
+        let line = format.write(|field, out| {
+            // Writing to memory cannot fail.
+            let _ = match field {
+                RecordField::Cause => out.write_all(cause.as_bytes()),
+                RecordField::Client => write!(out, "{}", address),
+                RecordField::Outcome => out.write_all(outcome.as_bytes()),
+                RecordField::Peer => write!(out, "{}", client.peer),
+                RecordField::RequestId => out.write_all(request_id),
+                RecordField::Status => write!(out, "{status}"),
+                _ => Ok(()),
+            };
+        });
+        tracing::info!("{line}");
+        return;
+    }
+    tracing::info!(
+        status,
+        outcome,
+        cause,
+        endpoint = "none",
+        client = %address,
+        peer = %client.peer,
+        request_id = &*String::from_utf8_lossy(request_id),
+        "request"
+    );
 }
 
 /// Writes the number; a field without a value stays empty.

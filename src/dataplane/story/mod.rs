@@ -7,7 +7,7 @@
 //! (`forebay_board::account`). Observers run on the shard for each request: `tools/stages` and
 //! `tools/instructions` show their cost. `tests/it` tests them; pure parts have tests here.
 
-mod access_record;
+pub(crate) mod access_record;
 pub(crate) mod bill;
 mod counters;
 pub(crate) mod event;
