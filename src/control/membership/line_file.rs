@@ -82,7 +82,7 @@ impl<T> LineReading<T> {
 /// Reads each line that is not blank. A line that is not UTF-8 is a fault too.
 pub(super) fn read_lines<T>(
     bytes: &[u8],
-    read: impl Fn(&str) -> Result<T, String>,
+    mut read: impl FnMut(&str) -> Result<T, String>,
 ) -> LineReading<T> {
     let mut reading = LineReading { items: Vec::new(), faults: Vec::new(), fault_count: 0 };
     for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1_u32..) {
@@ -90,7 +90,7 @@ pub(super) fn read_lines<T>(
             continue;
         }
         let text = str::from_utf8(line).map_err(|_| "not UTF-8".to_owned());
-        match text.and_then(&read) {
+        match text.and_then(&mut read) {
             Ok(item) => reading.items.push(item),
             Err(fault) => {
                 reading.fault_count += 1;

@@ -12,6 +12,7 @@ use forebay_base::limits::WORKERS_STATE_BYTES_MAX;
 use forebay_base::{NanosSinceStart, read_bytes};
 use forebay_config::{WorkerConfig, WorkerUrl};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,8 @@ impl WorkerOrder {
         Ok(asked.worker().clone())
     }
 
-    fn read(line: &str) -> Result<Self, String> {
+    /// The order of a line, and the authority of its URL.
+    fn read(line: &str) -> Result<(Self, String), String> {
         let order: Self = json_line(line)?;
         if !(order.added || order.draining || order.removed) {
             return Err("no order: set `added`, `draining` or `removed`".to_owned());
@@ -117,8 +119,10 @@ impl WorkerOrder {
         if order.added {
             order.worker()?;
         }
-        WorkerUrl::parse(&order.url).map_err(|error| format!("`url` {:?}: {error}", order.url))?;
-        Ok(order)
+        match WorkerUrl::parse(&order.url) {
+            Ok(url) => Ok((order, url.authority)),
+            Err(error) => Err(format!("`url` {:?}: {error}", order.url)),
+        }
     }
 
     fn is_for(&self, authority: Option<&str>) -> bool {
@@ -309,7 +313,20 @@ fn read(path: &Path) -> Result<(LineReading<WorkerOrder>, Vec<u8>), String> {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         read => read.map_err(|error| format!("not read: {error}"))?,
     };
-    Ok((read_lines(&bytes, WorkerOrder::read), bytes))
+    Ok((read_orders(&bytes), bytes))
+}
+
+/// Each order. A second order for an authority is a fault: the router writes one line for each.
+/// Another spelling may be another worker, see `EngineAddress`.
+fn read_orders(bytes: &[u8]) -> LineReading<WorkerOrder> {
+    let mut authorities = HashSet::new();
+    read_lines(bytes, |line| {
+        let (order, authority) = WorkerOrder::read(line)?;
+        if authorities.insert(authority) {
+            return Ok(order);
+        }
+        Err(format!("a second order for {}: join the lines of a worker", order.url))
+    })
 }
 
 /// Logs the faulty lines, and keeps a copy of their file.
@@ -397,6 +414,19 @@ mod tests {
         assert!(concern.unwrap().contains("for 12 s"), "since the first");
         std::fs::remove_dir(&path).unwrap();
         assert_eq!(write(30), (None, 1, 2));
+    }
+
+    #[test]
+    fn a_second_order_for_a_worker_is_a_fault() {
+        let lines = "{\"url\":\"http://b\",\"draining\":true}\n\
+                     {\"url\":\"http://[::1]:80\",\"removed\":true}\n\
+                     {\"url\":\"http://b\",\"added\":true}\n\
+                     {\"url\":\"http://[::ffff:7f00:1]\",\"removed\":true}\n\
+                     {\"url\":\"http://127.0.0.1\",\"removed\":true}\n";
+        let reading = read_orders(lines.as_bytes());
+        assert_eq!((reading.items.len(), reading.fault_count), (4, 1), "{:?}", reading.items);
+        let wanted = "line 3: a second order for http://b: ";
+        assert!(reading.faults[0].starts_with(wanted), "{:?}", reading.faults);
     }
 
     fn order(url: &str) -> WorkerOrder {
