@@ -244,7 +244,12 @@ impl KillFigures {
             }
             (failed, _) => format!("Requests that failed: {failed}."),
         };
-        let moved = format!("The router sent {} to another engine{down}.", self.sent_again);
+        let later = match self.sent_again.saturating_sub(requests as u64) {
+            0 => String::new(),
+            later => format!(", of which {later} had come after the kill"),
+        };
+        let sent = self.sent_again;
+        let moved = format!("The router sent {sent} to another engine{later}{down}.");
         format!("Engine {engine} was killed with {requests} requests in it. {moved}\n{seen}")
     }
 }
@@ -299,6 +304,16 @@ mod tests {
         assert_eq!((&json["whole"]["sent"], &json["streams"]["sent"]), (&json!(3), &json!(1)));
         let before = json["whole"]["answer_ms_p50_before"].as_f64().expect("number");
         assert!((before - 100.0).abs() < 1.0, "{json}");
+    }
+
+    #[test]
+    fn requests_that_came_after_the_kill_are_named() {
+        let sent = |sent_again| KillFigures { sent_again, ..killed() }.conclusion();
+        let begin = "Engine 2 was killed with 5 requests in it. The router sent ";
+        assert!(sent(4).starts_with(&format!("{begin}4 to another engine.")));
+        assert!(sent(7).starts_with(&format!(
+            "{begin}7 to another engine, of which 2 had come after the kill."
+        )));
     }
 
     #[test]
