@@ -30,7 +30,7 @@ mod driver_tests;
 pub use buffer::BufferPool;
 pub use counts::IoCounts;
 pub use drivers::driver::{
-    Driver, block_on, buffers, end_turn, io_counts, join_cohort, now, sleep, spawn,
+    Driver, block_on, buffers, end_turn, io_counts, join_cohort, now, sleep, spawn, submit_alone,
 };
 pub use drivers::source::Source;
 pub use listener::Listener;

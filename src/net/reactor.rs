@@ -79,6 +79,24 @@ impl Reactor {
         IoCounts { submissions, ..self.counts.get() }
     }
 
+    /// As `submit_alone` of the crate. An error that lasts ends the next turn.
+    pub(crate) fn submit_alone(&self) {
+        let has_posted = match &self.io {
+            Backend::Uring(uring) => uring.borrow().has_posted(),
+            Backend::Epoll(_) => false,
+        };
+        if has_posted && self.tasks.is_alone() {
+            let _ = self.submit_now();
+        }
+    }
+
+    /// Submits without a wait.
+    pub(crate) fn submit_now(&self) -> io::Result<()> {
+        let Backend::Uring(uring) = &self.io else { return Ok(()) };
+        self.count(|counts| counts.sends += 1);
+        uring.borrow_mut().submit_now(&self.buffers)
+    }
+
     /// Submits operations, waits if no task is due, and makes tasks due.
     pub(crate) fn turn(&self) -> io::Result<()> {
         let wait = if self.tasks.due_count() > 0 {
@@ -93,6 +111,7 @@ impl Reactor {
             Backend::Epoll(epoll) => epoll.borrow_mut().turn(wait)?,
         }
         self.now.set(None);
+        self.tasks.begin_turn();
         let mut timers = self.timers.borrow_mut();
         if timers.next().is_some() {
             timers.fire(self.now());

@@ -135,9 +135,8 @@ impl Sender {
 
     /// Brings posted bytes into the kernel before a direct system call. False: they wait for room.
     fn submit_posted(&mut self) -> io::Result<bool> {
-        let is_posted = matches!(self.flow.borrow().state, SendState::Posted);
-        if let (true, Backend::Uring(uring)) = (is_posted, &self.link.reactor().io) {
-            uring.borrow_mut().submit_now(&self.link.reactor().buffers)?;
+        if matches!(self.flow.borrow().state, SendState::Posted) {
+            self.link.reactor().submit_now()?;
         }
         let mut flow = self.flow.borrow_mut();
         match std::mem::take(&mut flow.state) {

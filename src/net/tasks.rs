@@ -36,6 +36,8 @@ struct TaskTable {
     cohort: VecDeque<TaskId>,
     /// The task that is taken, until it is put back or has ended.
     polled: Option<TaskId>,
+    /// Polls of tasks since the turn began.
+    poll_count: usize,
     main_is_due: bool,
     lives: u64,
 }
@@ -98,6 +100,17 @@ impl Tasks {
         true
     }
 
+    /// True if the polled task is the only task of this turn so far, and no other task is due.
+    pub(crate) fn is_alone(&self) -> bool {
+        let table = self.0.borrow();
+        table.poll_count <= 1 && table.due.is_empty() && table.cohort.is_empty()
+    }
+
+    /// Begins the next turn.
+    pub(crate) fn begin_turn(&self) {
+        self.0.borrow_mut().poll_count = 0;
+    }
+
     /// Takes the task that has been due for longest. The caller polls it, then puts it back or ends
     /// it.
     pub(crate) fn take_due(&self) -> Option<(TaskId, Task, Waker)> {
@@ -122,6 +135,7 @@ impl Tasks {
             place.is_due = false;
             let (task, waker) = place.task.take()?;
             table.polled = Some(id);
+            table.poll_count += 1;
             return Some((id, task, waker));
         }
     }
@@ -190,6 +204,24 @@ mod tests {
         let (second, ..) = tasks.take_due().unwrap();
         assert!(second != first && tasks.join_cohort(), "a task waits at the end of the stage");
         assert_eq!(tasks.take_of_cohort().unwrap().0, first);
+    }
+
+    #[test]
+    fn a_task_is_alone_until_another_is_due_or_was_polled_in_its_turn() {
+        let tasks = Tasks::default();
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        let (first, task, waker) = tasks.take_due().unwrap();
+        assert!(tasks.is_alone());
+        tasks.add(Box::pin(async {}), |_| Waker::noop().clone());
+        assert!(!tasks.is_alone(), "another task is due");
+        tasks.put_back(first, task, waker);
+        let (second, ..) = tasks.take_due().unwrap();
+        assert!(!tasks.is_alone(), "another task was polled");
+        tasks.end(second);
+        tasks.begin_turn();
+        tasks.wake(first);
+        assert_eq!(tasks.take_due().unwrap().0, first);
+        assert!(tasks.is_alone());
     }
 
     #[test]

@@ -72,9 +72,9 @@ counts! {
         OutOfSockets = "out_of_sockets_total",
         /// Operations handed to io_uring; 0 on epoll.
         IoSubmissions = "io_submissions_total",
-        /// Calls of `io_uring_enter` or `epoll_wait`.
+        /// Calls of `io_uring_enter` or `epoll_wait` at the end of a turn.
         IoWaits = "io_waits_total",
-        /// Calls of `send` and `sendmsg`.
+        /// Calls of `send` and `sendmsg`, and of `io_uring_enter` for sends within a turn.
         IoSends = "io_sends_total",
         /// Calls of `recv`.
         IoReceives = "io_receives_total",

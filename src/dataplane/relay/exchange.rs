@@ -8,6 +8,7 @@ use forebay_http1::{
     HeadDue, HeadLimits, Method, Progress, ResponseHead, parse_response, parse_switch,
 };
 use forebay_link::LinkWriter;
+use forebay_net::submit_alone;
 use forebay_router::dispatch::RelayError;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -58,6 +59,7 @@ pub async fn send(
             // reading.
             is_over = true;
             sent = result.is_ok();
+            submit_alone();
         }
         loop {
             match reader.poll_chunk(cx) {

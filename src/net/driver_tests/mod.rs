@@ -18,6 +18,7 @@ use super::io_counts;
 use super::join_cohort;
 use super::sleep;
 use super::spawn;
+use super::submit_alone;
 use forebay_base::Clock;
 use forebay_base::limits::{AHEAD_BYTES_MAX, CHUNKS_AHEAD_MAX, PROVIDED_BUFFERS, READ_BYTES};
 use rustix::event::{EventfdFlags, eventfd};

@@ -112,3 +112,37 @@ fn a_stage_runs_for_all_due_tasks_before_the_next_stage() {
         assert!(polled.is_ready(), "no other task is due");
     });
 }
+
+/// What a task does behind its last send delays the peer only in a turn of several tasks.
+#[test]
+fn a_send_of_a_task_alone_can_leave_before_the_turn_ends() {
+    on_both(|| async {
+        for others in [0, 1] {
+            let (_receiver, mut sender, mut other) = pair().await;
+            other.set_nonblocking(true).unwrap();
+            let received = Rc::new(Cell::new(None));
+            let result = Rc::clone(&received);
+            spawn(async move {
+                let before = io_counts();
+                sender.send(b"answer".to_vec()).await.unwrap();
+                submit_alone();
+                // Within the same turn.
+                let mut buffer = [0; 16];
+                result.set(Some(other.read(&mut buffer).unwrap_or(0)));
+                let after = io_counts();
+                assert_eq!(after.waits, before.waits, "the turn goes on");
+                submit_alone();
+                assert_eq!(io_counts().sends, after.sends, "nothing is left to submit");
+            });
+            for _ in 0..others {
+                spawn(async {});
+            }
+            while received.get().is_none() {
+                end_turn().await;
+            }
+            let is_epoll = io_counts().submissions == 0;
+            let wanted = if others == 0 || is_epoll { 6 } else { 0 };
+            assert_eq!(received.get(), Some(wanted), "{others} other tasks");
+        }
+    });
+}

@@ -156,6 +156,13 @@ pub fn join_cohort() -> impl Future<Output = ()> {
     })
 }
 
+/// Submits the sends of this turn now, if the calling task is its only task: what the task does
+/// until the end of the turn then delays no peer. Costs a system call. In a turn of several tasks,
+/// the end of the turn submits for all of them.
+pub fn submit_alone() {
+    reactor::with(Reactor::submit_alone);
+}
+
 /// Spawns a task on this thread. A panic of the task ends the thread.
 pub fn spawn(task: impl Future<Output = ()> + 'static) {
     let spawned = reactor::with(|reactor| reactor.tasks.add(Box::pin(task), waker));

@@ -168,6 +168,11 @@ impl Uring {
         key
     }
 
+    /// True if sends of this turn are not submitted yet.
+    pub(crate) const fn has_posted(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
     /// Submits without a wait, so that posted bytes precede a direct system call on their socket.
     pub(crate) fn submit_now(&mut self, pool: &BufferPool) -> io::Result<()> {
         self.turn(Some(Duration::ZERO), pool)
