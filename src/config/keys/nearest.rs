@@ -13,7 +13,7 @@ const HINTS_MAX: usize = 3;
 const SYNONYMS: [(&str, &str); 2] = [("size", "byte"), ("ssl", "tls")];
 
 /// Names of other programs, without marks, and the names here. The two share no word.
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 40] = [
     ("consistenthash", "session"),
     ("consistenthashing", "session"),
     ("ringhash", "session"),
@@ -33,6 +33,27 @@ const NAMES: [(&str, &str); 19] = [
     ("prefixaware", "kv"),
     ("leastconn", "least_loaded"),
     ("leastrequest", "least_loaded"),
+    ("leasttime", "least_loaded"),
+    ("ewma", "least_loaded"),
+    ("peakewma", "least_loaded"),
+    ("manual", "session"),
+    ("cookie", "session"),
+    ("stickyleastloaded", "session"),
+    ("randomtwo", "power_of_two"),
+    ("wrr", "round_robin"),
+    ("swrr", "round_robin"),
+    ("staticrr", "round_robin"),
+    ("leastconnection", "least_loaded"),
+    ("leastoutstandingrequest", "least_loaded"),
+    ("leastpending", "least_loaded"),
+    ("leasttimeheader", "least_loaded"),
+    ("lowestlatency", "least_loaded"),
+    ("latencybasedrouting", "least_loaded"),
+    ("usagebasedrouting", "least_loaded"),
+    ("rdpcookie", "session"),
+    ("randomtwoleastconn", "power_of_two"),
+    ("pow2", "power_of_two"),
+    ("prefixcacheaware", "kv"),
 ];
 
 /// The nearest candidates as text: `a`, `a or b`, `a, b or c`. Empty: none is near.
@@ -60,7 +81,7 @@ pub(crate) fn alternatives(near: &[&str], shown: impl Fn(&str) -> String) -> Str
 /// The candidates that share most words with `path`: at least half of the words of both, and any of
 /// its name. Several are equally near. The same letters without marks between them come first.
 pub(crate) fn by_words<'a>(path: &str, candidates: &[&'a str]) -> Vec<&'a str> {
-    let joined = |path: &str| path.replace(['.', '_', '-'], "").to_ascii_lowercase();
+    let joined = |path: &str| path.replace(['.', '_', '-', ' '], "").to_ascii_lowercase();
     let whole = joined(path);
     let same: Vec<&str> =
         candidates.iter().copied().filter(|candidate| joined(candidate) == whole).collect();
@@ -228,6 +249,30 @@ mod tests {
         assert_eq!(near("zebra"), "");
         assert_eq!(near(""), "");
         assert_eq!(near("._-"), "");
+    }
+
+    #[test]
+    fn policies_of_other_programs_have_a_policy_here() {
+        let policies = ["kv", "least_loaded", "power_of_two", "round_robin", "random", "session"];
+        for (other, own) in [
+            ("cache_aware", "kv"),
+            ("prefix-hash", "kv"),
+            ("least_time", "least_loaded"),
+            ("least_connections", "least_loaded"),
+            ("least_outstanding_requests", "least_loaded"),
+            ("random two least_conn", "power_of_two"),
+            ("peak_ewma", "least_loaded"),
+            ("sticky_least_loaded", "session"),
+            ("manual", "session"),
+            ("cookie", "session"),
+            ("consistent_hashing", "session"),
+            ("random two", "power_of_two"),
+            ("P2C", "power_of_two"),
+            ("RoundRobin", "round_robin"),
+            ("wrr", "round_robin"),
+        ] {
+            assert_eq!(nearest(other, &policies, str::to_owned), own, "{other}");
+        }
     }
 
     #[test]
