@@ -100,6 +100,9 @@ pub const STREAM_READ_BYTES: usize = 4 * 1024;
 /// buffer. This first part is copied there from a small buffer. A larger read would evict the
 /// bodies of other requests from the CPU caches, and would be copied.
 pub const FIRST_READ_BYTES: usize = 2 * 1024;
+/// Longest request that waits at the end of a stage for the other requests of its turn. Several
+/// longer requests, each with its text, are more than the second cache holds.
+pub const COHORT_MESSAGE_BYTES_MAX: usize = 128 * 1024;
 /// Unused room in the buffer of a received request. With more, the request is copied to a buffer of
 /// its size: thousands of requests may wait for their workers at once.
 pub const MESSAGE_SPARE_BYTES_MAX: usize = 512;

@@ -9,11 +9,14 @@ use crate::story::Story;
 use crate::story::event::{ExchangeEnd, MessageParts, RoutedHead};
 use crate::story::facts::RequestedApi;
 use forebay_base::NanosSinceStart;
-use forebay_base::limits::{INLINE_BODY_BYTES_MAX, MESSAGE_SPARE_BYTES_MAX};
+use forebay_base::limits::{
+    COHORT_MESSAGE_BYTES_MAX, INLINE_BODY_BYTES_MAX, MESSAGE_SPARE_BYTES_MAX,
+};
 use forebay_config::SessionConfig;
 use forebay_fleet::worker::{Dialect, SessionKey};
 use forebay_http1::{bytes_of, header};
 use forebay_identity::{AnswerField, CorsFields, ForwardedFields};
+use forebay_net::join_cohort;
 use forebay_prompt::parse::{Principal, Refusal, query_model, session_key};
 use forebay_router::dispatch::SendPlan;
 use forebay_router::request::Stop;
@@ -70,6 +73,14 @@ impl<'c> Request<'c> {
     pub(crate) fn unread(buffers: &'c mut Buffers, fresh_id: u64) -> Self {
         buffers.begin(None, fresh_id);
         Self::new(buffers, NanosSinceStart::default())
+    }
+
+    /// The end of a stage, as [`join_cohort`]. A long request goes on alone, because its bytes would
+    /// leave the processor's cache meanwhile.
+    pub(crate) async fn end_stage(&self) {
+        if self.message.len() <= COHORT_MESSAGE_BYTES_MAX {
+            join_cohort().await;
+        }
     }
 
     /// Begins the story of the request; `input` holds its head. `None` for `asked`: no endpoint has

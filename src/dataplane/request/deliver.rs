@@ -12,7 +12,6 @@ use crate::resume::remainder;
 use crate::state::shard::Shard;
 use crate::story::event;
 use forebay_board::account::Stage;
-use forebay_net::join_cohort;
 use forebay_router::request::{Action, RequestEvent, RequestFlow, Scene, Stop};
 
 /// Delivers the request until an answer or a final failure. Not an async function: that would store
@@ -65,7 +64,7 @@ async fn drive(
                 ended.0
             }
             Action::Send(chosen) => {
-                join_cohort().await;
+                exchange.request.end_stage().await;
                 let before = PriorAttempt::of(flow);
                 let predicted = choice::account(shard, &mut exchange.request, flow, &chosen);
                 let endpoint = flow.endpoint();

@@ -8,12 +8,11 @@ use crate::intake::{admission, body};
 use crate::overlap::prompt_match;
 use crate::resolve::{models, own_page, target};
 use crate::state::shard::Shard;
-use forebay_net::join_cohort;
 use forebay_prompt::parse::Endpoint;
 use forebay_router::request::Stop;
 
 /// Takes the request through its phases. A phase of many bytes of code ends a stage of the shard's
-/// turn ([`join_cohort`]).
+/// turn ([`Request::end_stage`](crate::exchange::request::Request::end_stage)).
 ///
 /// # Errors
 /// The request stops in a phase.
@@ -42,10 +41,10 @@ pub(super) async fn answer<'c>(
             Err(refusal) => return Err(received.stop(Stop::Refused(refusal))),
         }
     }
-    join_cohort().await;
+    received.request.end_stage().await;
     let targeted = target::find(shard, conn, received).await?;
-    join_cohort().await;
+    targeted.request.end_stage().await;
     let matched = prompt_match::find(shard, conn, targeted).await?;
-    join_cohort().await;
+    matched.request.end_stage().await;
     deliver::deliver(shard, conn, matched).await
 }
