@@ -316,7 +316,7 @@ fn read(path: &Path) -> Result<(LineReading<WorkerOrder>, Vec<u8>), String> {
     Ok((read_orders(&bytes), bytes))
 }
 
-/// Each order. A second order for an authority is a fault: the router writes one line for each.
+/// Each order. A second order for an authority is a fault: the router writes a line for each.
 /// Another spelling may be another worker, see `EngineAddress`.
 fn read_orders(bytes: &[u8]) -> LineReading<WorkerOrder> {
     let mut authorities = HashSet::new();

@@ -75,8 +75,8 @@ impl<'c> Request<'c> {
         Self::new(buffers, NanosSinceStart::default())
     }
 
-    /// The end of a stage, as [`join_cohort`]. A long request goes on alone, because its bytes would
-    /// leave the processor's cache meanwhile.
+    /// The end of a stage, as [`join_cohort`]. A long request goes on alone: its bytes would leave
+    /// the processor's cache meanwhile.
     pub(crate) async fn end_stage(&self) {
         if self.message.len() <= COHORT_MESSAGE_BYTES_MAX {
             join_cohort().await;

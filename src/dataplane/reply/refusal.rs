@@ -19,7 +19,7 @@ use forebay_identity::AnswerField;
 use forebay_mailbox::EngineAnswer;
 use forebay_prompt::parse::{Reason, Refusal};
 
-/// Answers a request whose head cannot be read, as [`and_close`], and writes its access record.
+/// Answers a request with an unreadable head, as [`and_close`], and writes its access record.
 pub(crate) async fn unread(
     shard: &Shard,
     conn: &mut Conn,
