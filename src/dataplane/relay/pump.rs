@@ -7,7 +7,6 @@ use forebay_http1::{
     AnswerBody, AnswerFraming, BodyFraming, DownstreamHead, ResponseHead, Version, encode_response,
 };
 use forebay_json::EventTail;
-use forebay_net::submit_alone;
 use forebay_router::dispatch::RelayError;
 use std::time::Duration;
 
@@ -114,8 +113,6 @@ pub async fn relay(
             pass_on(client.conn(), std::mem::take(&mut out), answer.write_max, next).await?;
         }
         if body.is_done() {
-            // The account of the request follows, and the client need not wait for it.
-            submit_alone();
             break;
         }
         client.wait_at_most(answer.idle_max);

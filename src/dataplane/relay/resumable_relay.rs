@@ -6,7 +6,6 @@ use super::pump::encode_head;
 use super::{Client, CompletedAnswer, PendingAnswer, Transcript, Upstream};
 use crate::ingress::Turn;
 use forebay_http1::{AnswerBody, AnswerFraming, Version};
-use forebay_net::submit_alone;
 use forebay_router::dispatch::RelayError;
 
 /// Relays the stream. `observe` gets the events as they pass, and no bytes for a read without an
@@ -72,7 +71,6 @@ pub async fn relay_resumable(
             return Err(fault);
         }
         if body.is_done() {
-            submit_alone();
             let upstream_reusable =
                 answer.head.keep_alive && !leftover && !body.ends_with_connection();
             return Ok(CompletedAnswer { body_bytes, upstream_reusable, client_reusable });
