@@ -325,7 +325,7 @@ fn read_orders(bytes: &[u8]) -> LineReading<WorkerOrder> {
         if authorities.insert(authority) {
             return Ok(order);
         }
-        Err(format!("a second order for {}: join the lines of a worker", order.url))
+        Err(format!("a second order for {}: join both lines", order.url))
     })
 }
 

@@ -201,7 +201,7 @@ pub(crate) fn write_unread(
             // Writing to memory cannot fail.
             let _ = match field {
                 RecordField::Cause => out.write_all(cause.as_bytes()),
-                RecordField::Client => write!(out, "{}", address),
+                RecordField::Client => write!(out, "{address}"),
                 RecordField::Outcome => out.write_all(outcome.as_bytes()),
                 RecordField::Peer => write!(out, "{}", client.peer),
                 RecordField::RequestId => out.write_all(request_id),
